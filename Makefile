@@ -6,6 +6,8 @@ ARGS ?=
 EXTRAS ?=
 # Processes that run the tests.
 WORKERS ?= 2
+# The random order of `make shuffled`.
+SEED ?= $(shell date +%s)
 # How long `make soak` takes.
 MINUTES ?= 60
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
@@ -28,7 +30,7 @@ PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-i
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help serve install test long search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +45,9 @@ test: check wheel  ## everything CI runs: checks, wheel, tests
 
 long: $(TESTS)  ## what `make test` leaves out: kills and crashes under load, faults, what another test stands for
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+shuffled: $(TESTS)  ## the tests of `make test` in a random order of files and of tests: SEED=3
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --shuffle-seed $(SEED) $(ARGS)
 
 search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m hypothesis -n $(WORKERS) --dist loadfile $(ARGS)

@@ -24,9 +24,9 @@ import msgspec
 from bench.ceilings import Ceilings, measure_ceilings, weight_bytes
 from bench.load import LoadResult, Target, run_workload
 from bench.machine import busy_s, read_commit, read_machine, without_folders
-from bench.prompts import Prompts, build_prompts
 from bench.records import RESULTS, load, record_of, results_page, save
 from bench.report import progress_line, section
+from bench.requests import Ask, RequestSource, build_source
 from bench.results import Comparison, Run, ServerFacts
 from bench.servers import Launch, Server, running
 from bench.settings import Settings, parse_settings
@@ -41,7 +41,7 @@ class Bench:
     """Two servers that are up, and what to ask of them."""
 
     settings: Settings
-    prompts: Prompts
+    source: RequestSource
     servers: tuple[Server, Server]
 
     def warm_up(self) -> None:
@@ -49,8 +49,8 @@ class Bench:
         for server in self.servers:
             for workload in self.settings.workloads:
                 shape = workload.warm_up()
-                texts = self.prompts.texts(shape, self.settings.seed - 1)
-                result = self._load(server, shape, texts)
+                asks = self.source.asks(shape, self.settings.seed - 1)
+                result = self._load(server, shape, asks)
                 if result.num_failed:
                     raise SystemExit(f"{server.launch.label}: {result.first_failure}")
                 name = f"{server.launch.label} {workload.name}"
@@ -77,17 +77,17 @@ class Bench:
                     print(progress_line(runs[-1], self.settings.num_repeats), flush=True)
         return tuple(runs)
 
-    def _load(self, server: Server, workload: Workload, texts: Sequence[str]) -> LoadResult:
+    def _load(self, server: Server, workload: Workload, asks: Sequence[Ask]) -> LoadResult:
         peer = server.launch.peer
         target = Target(
             port=server.port,
             model_name=peer.model_name(server.launch.model_path),
-            extra_fields=peer.extra_fields(workload),
+            extra_fields=peer.extra_fields,
         )
-        return run_workload(target, workload, texts, self.settings.run_timeout_s)
+        return run_workload(target, workload, asks, self.settings.run_timeout_s)
 
     def _run(self, server: Server, idle: Server, workload: Workload, round_index: int) -> Run:
-        texts = self.prompts.texts(workload, self.settings.seed + round_index)
+        asks = self.source.asks(workload, self.settings.seed + round_index)
         clocks: tuple[Callable[[], float], ...] = (
             busy_s,
             server.cpu_s,
@@ -96,7 +96,7 @@ class Bench:
         )
         before_s = [clock() for clock in clocks]
         with idle.paused():
-            load = self._load(server, workload, texts)
+            load = self._load(server, workload, asks)
         busy, served, idled, ours = (
             clock() - start_s for clock, start_s in zip(clocks, before_s, strict=True)
         )
@@ -123,6 +123,7 @@ class Bench:
             commit=read_commit(REPOSITORY),
             command=command,
             model=self.settings.model_dir.resolve().name,
+            prompts=self.source.name,
             num_weight_bytes=weight_bytes(self.settings.model_dir),
             machine=read_machine(),
             ceilings=ceilings,
@@ -143,7 +144,7 @@ def _facts(server: Server, idle_cores: float) -> ServerFacts:
 
 def compare(settings: Settings, command: str, log_dir: Path, ceilings: Ceilings) -> Comparison:
     """Start both servers, measure them and stop them."""
-    prompts = build_prompts(settings.model_dir)
+    source = build_source(settings.model_dir, settings.data_dir)
 
     def start(launch: Launch, stack: ExitStack) -> Server:
         log_path = log_dir / f"{launch.label}.log"
@@ -152,7 +153,7 @@ def compare(settings: Settings, command: str, log_dir: Path, ceilings: Ceilings)
 
     with ExitStack() as stack:
         first, second = (start(launch, stack) for launch in settings.launches)
-        return Bench(settings, prompts, (first, second)).compare(command, ceilings)
+        return Bench(settings, source, (first, second)).compare(command, ceilings)
 
 
 def end_on_sigterm(signal_number: int, _frame: object) -> None:

@@ -37,7 +37,7 @@ def measure(model_dir: Path, token_ids: Sequence[int], dtype: KVCacheDtype) -> Q
         ),
         scheduling=SchedulingConfig(max_num_seqs=4, max_num_batched_tokens=CHUNK),
     )
-    found, facts = perplexity(config, token_ids)
+    found, facts = perplexity(config, [token_ids])
     return Quality(dtype, found, facts.num_blocks)
 
 

@@ -6,7 +6,8 @@ runs one workload against a server that is already up and prints the result as J
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from bench.peers import PEERS, BodyField
-from bench.prompts import Prompts, build_prompts
+from bench.prompts import build_prompts
+from bench.requests import Ask, RequestSource
 from bench.servers import HOST
 from bench.workloads import WORKLOADS
 from quire.bench.exchange import Address, build_request
@@ -31,7 +33,7 @@ class Target:
 
     port: int
     model_name: str
-    extra_fields: Mapping[str, BodyField]
+    extra_fields: Callable[[int], Mapping[str, BodyField]]
 
     @property
     def address(self) -> Address:
@@ -64,20 +66,20 @@ class LoadResult:
     end_to_end: Percentiles
 
 
-def _request(target: Target, workload: Workload, prompt: str) -> bytes:
+def _request(target: Target, ask: Ask) -> bytes:
     body = {
         "model": target.model_name,
-        "prompt": prompt,
-        "max_tokens": workload.num_output_tokens,
+        "prompt": ask.prompt,
+        "max_tokens": ask.num_output_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **target.extra_fields,
+        **target.extra_fields(ask.num_output_tokens),
     }
     return build_request(target.address, COMPLETIONS_PATH, msgspec.json.encode(body))
 
 
-def _summary(workload: Workload, load: Load) -> LoadResult:
+def _summary(workload: Workload, asks: Sequence[Ask], load: Load) -> LoadResult:
     parsed = [parse_reply(each) for each in load.exchanges]
     replies = [each for each in parsed if isinstance(each, Reply)]
     failures = [each for each in parsed if isinstance(each, Failure)]
@@ -92,7 +94,9 @@ def _summary(workload: Workload, load: Load) -> LoadResult:
     return LoadResult(
         num_requests=len(load.exchanges),
         num_failed=len(failures),
-        num_wrong_length=sum(count != workload.num_output_tokens for count in counts),
+        num_wrong_length=(
+            Counter(counts) - Counter(each.num_output_tokens for each in asks)
+        ).total(),
         num_without_usage=sum(reply.num_output_tokens is None for reply in replies),
         first_failure=failures[0].reason if failures else None,
         num_prompt_tokens=num_prompt_tokens,
@@ -111,12 +115,12 @@ def _summary(workload: Workload, load: Load) -> LoadResult:
 
 
 def run_workload(
-    target: Target, workload: Workload, prompts: Sequence[str], timeout_s: float
+    target: Target, workload: Workload, asks: Sequence[Ask], timeout_s: float
 ) -> LoadResult:
     """Run the workload once; requests still open after timeout_s count as failed."""
-    requests = [_request(target, workload, prompt) for prompt in prompts]
+    requests = [_request(target, ask) for ask in asks]
     loop = ClosedLoop(target.address, workload.concurrency, timeout_s)
-    return _summary(workload, loop.run(requests))
+    return _summary(workload, asks, loop.run(requests))
 
 
 def main() -> None:
@@ -130,9 +134,9 @@ def main() -> None:
     parser.add_argument("--timeout-s", type=float, default=600)
     args = parser.parse_args()
     peer, workload = PEERS[args.peer], WORKLOADS[args.workload]
-    prompts: Prompts = build_prompts(args.model)
-    target = Target(args.port, peer.model_name(args.model), peer.extra_fields(workload))
-    result = run_workload(target, workload, prompts.texts(workload, args.seed), args.timeout_s)
+    asks = RequestSource(build_prompts(args.model)).asks(workload, args.seed)
+    target = Target(args.port, peer.model_name(args.model), peer.extra_fields)
+    result = run_workload(target, workload, asks, args.timeout_s)
     print(msgspec.json.encode(result).decode())
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from quire.bench.workloads import Workload
-
 BodyField = str | int | float | bool
 
 Environment = tuple[tuple[str, str], ...]
@@ -22,6 +20,7 @@ OFFLINE: Environment = (
     ("HF_HUB_DISABLE_TELEMETRY", "1"),
     ("DO_NOT_TRACK", "1"),
 )
+OPENVINO_SERVER = Path(__file__).with_name("openvino_server.py")
 VERSIONS = "from importlib.metadata import version as v; print(v('%s') + ', torch ' + v('torch'))"
 
 
@@ -30,7 +29,7 @@ class Peer:
     """A server to measure. Texts may hold {program}, {model}, {port} and {num_cores}.
 
     `program` is the default of {program}: a Python with the peer installed, or its binary.
-    `extra_fields` are the request fields that make every answer exactly as long as wanted.
+    `extra_fields` are the request fields that make an answer of so many tokens exactly so long.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Peer:
     version_command: tuple[str, ...]
     health_path: str
     served_name: str
-    extra_fields: Callable[[Workload], Mapping[str, BodyField]]
+    extra_fields: Callable[[int], Mapping[str, BodyField]]
     environment: Environment = ()
 
     @property
@@ -52,14 +51,14 @@ class Peer:
         return self.served_name.format(model=model_path)
 
 
-def _ignore_eos(workload: Workload) -> Mapping[str, BodyField]:
+def _ignore_eos(num_output_tokens: int) -> Mapping[str, BodyField]:
     return {"ignore_eos": True}
 
 
-def _generation_config(workload: Workload) -> Mapping[str, BodyField]:
+def _generation_config(num_output_tokens: int) -> Mapping[str, BodyField]:
     """transformers serve has no ignore_eos: name an end token that no model can draw."""
     config = {
-        "max_new_tokens": workload.num_output_tokens,
+        "max_new_tokens": num_output_tokens,
         "do_sample": False,
         "eos_token_id": -1,
         "pad_token_id": 0,
@@ -131,6 +130,24 @@ LLAMACPP = Peer(
     extra_fields=_ignore_eos,
 )
 
+OPENVINO = Peer(
+    name="openvino",
+    program="python3",
+    command=(
+        *("{program}", str(OPENVINO_SERVER), "{model}", "--port", "{port}"),
+        *("--max-num-seqs", "64", "--cache-gib", "2"),
+    ),
+    version_command=(
+        *("{program}", "-c"),
+        "from importlib.metadata import version as v; print(v('openvino-genai'))",
+    ),
+    health_path="/health",
+    served_name="bench",
+    extra_fields=_ignore_eos,
+    environment=OFFLINE,
+)
+"""OpenVINO GenAI has no server: ours hands requests to its continuous batching."""
+
 PEERS: Mapping[str, Peer] = MappingProxyType(
-    {peer.name: peer for peer in (QUIRE, TRANSFORMERS, VLLM, LLAMACPP)}
+    {peer.name: peer for peer in (QUIRE, TRANSFORMERS, VLLM, LLAMACPP, OPENVINO)}
 )

@@ -1,4 +1,4 @@
-"""The perplexity of a text through a whole engine, in pieces of the model's context."""
+"""The perplexity of texts through a whole engine, in pieces of the model's context."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,16 @@ from quire.engine.messages import EngineFacts
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 
-def perplexity(config: EngineConfig, token_ids: Sequence[int]) -> tuple[float, EngineFacts]:
-    """Return the perplexity and the facts of the engine of `config`. Raises ValueError."""
+def perplexity(config: EngineConfig, texts: Sequence[Sequence[int]]) -> tuple[float, EngineFacts]:
+    """Return the perplexity of texts, each as tokens, and the facts of the engine of `config`.
+
+    The first token of each piece is not scored. Raises ValueError.
+    """
     engine, facts = build_quietly(config)
     length = facts.max_model_len - 1
-    pieces = [token_ids[first : first + length] for first in range(0, len(token_ids), length)]
+    pieces = [
+        text[first : first + length] for text in texts for first in range(0, len(text), length)
+    ]
     for index, piece in enumerate(pieces):
         new = NewRequest(
             str(index),

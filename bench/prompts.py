@@ -23,11 +23,16 @@ class Prompts:
     tokenizer: Tokenizer
     words: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """The kind of prompts."""
+        return "words"
+
     def texts(self, workload: Workload, seed: int) -> list[str]:
         """One prompt for each request of the workload; only the shared part is common to them."""
-        shared = self._draw(f"{seed}/{workload.name}/shared", workload.num_shared_tokens)
+        shared = self.text(f"{seed}/{workload.name}/shared", workload.num_shared_tokens)
         drawn = [
-            shared + self._draw(f"{seed}/{workload.name}/{index}", workload.num_unique_tokens)
+            shared + self.text(f"{seed}/{workload.name}/{index}", workload.num_unique_tokens)
             for index in range(workload.num_requests)
         ]
         for encoded in self.tokenizer.encode_batch(drawn, add_special_tokens=False):
@@ -35,7 +40,8 @@ class Prompts:
                 raise SystemExit(f"a prompt has {len(encoded.ids)} tokens: {workload}")
         return drawn
 
-    def _draw(self, seed: str, num_tokens: int) -> str:
+    def text(self, seed: str, num_tokens: int) -> str:
+        """Return a prompt of so many tokens; equal seeds give equal prompts."""
         return "".join(random.Random(seed).choices(self.words, k=num_tokens))
 
 

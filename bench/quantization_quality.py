@@ -35,7 +35,7 @@ def measure(model_dir: Path, token_ids: Sequence[int], quantization: Quantizatio
         memory=MemoryConfig(kv_cache_memory_bytes=KV_BYTES, enable_prefix_caching=False),
         scheduling=SchedulingConfig(max_num_seqs=4),
     )
-    found, facts = perplexity(config, token_ids)
+    found, facts = perplexity(config, [token_ids])
     weight_bytes = next(line.num_bytes for line in facts.receipt if line.kind == "weights")
     return Quality(quantization, found, weight_bytes)
 

@@ -20,6 +20,9 @@ FOLDER = Path(__file__).parent / "records"
 RESULTS = Path(__file__).parent / "RESULTS.md"
 DATE_FORMAT = "%Y-%m-%d %H:%M UTC"
 STALE_AFTER = timedelta(days=1)
+RANDOM_MODELS = "bench-"
+REAL = "real weights"
+_REAL_HEADINGS = ["machine", "workload", "Quire", "peer", "tokens a second", "ratio"]
 VECTORS = ((("amx_bf16",), "AMX"), (("avx512_bf16",), "AVX-512 BF16"), (("avx2",), "AVX2"))
 """The instructions that decide how fast a CPU multiplies, the fastest first, and their names."""
 
@@ -47,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
     """One comparison of two servers: where and how it was made, and what came out.
 
     `read_gb_s` and `bf16_gflop_s` are the ceilings of the machine in the same run. `scale` is the
-    share of each workload's requests that ran.
+    share of each workload's requests that ran. `prompts` says what the prompts are made of.
     """
 
     date: str
@@ -60,6 +63,7 @@ class Record(msgspec.Struct, frozen=True):
     servers: tuple[ServerFacts, ServerFacts]
     workloads: tuple[WorkloadRecord, ...]
     scale: float = 1.0
+    prompts: str = "words"
 
     @property
     def file_name(self) -> str:
@@ -86,6 +90,7 @@ def record_of(comparison: Comparison, *, scale: float = 1.0) -> Record:
         servers=comparison.servers,
         workloads=tuple(map(_workload_record, rows(comparison))),
         scale=scale,
+        prompts=comparison.prompts,
     )
 
 
@@ -122,15 +127,37 @@ def machine_kind(machine: Machine) -> str:
 
 def results_page(records: Sequence[Record]) -> str:
     """Return the newest ratio of each kind of machine, workload, model, options and peer."""
-    newest = {_key(record, each): (record, each) for record, each in _shown(records)}
+    newest = _newest(records)
     by_machine: dict[str, list[tuple[Record, WorkloadRecord]]] = {}
     for key in sorted(newest):
-        by_machine.setdefault(key[0], []).append(newest[key])
+        by_machine.setdefault(f"{key[0]}: {key[1]}", []).append(newest[key])
     parts = [_PREFACE]
     for kind, found in by_machine.items():
         last = max(record.measured for record, _ in found)
         parts.append(f"## {kind}\n\n{table([_HEADINGS, *(_cells(*each, last) for each in found)])}")
     return "\n\n".join(parts) + "\n"
+
+
+def real_table(records: Sequence[Record]) -> str:
+    """Return the newest comparisons on real weights: throughput of both and the median ratio."""
+    rows = [_REAL_HEADINGS]
+    for key, (record, each) in sorted(_newest(records).items()):
+        if weights_kind(record) == REAL:
+            first, second = record.servers
+            ours = f"Quire `{first.options}`" if first.options else "Quire"
+            figures = f"{number(each.first.throughput)} / {number(each.second.throughput)}"
+            rows.append(
+                [key[0], each.workload, ours, second.label, figures, ratio_text(each.ratio)]
+            )
+    if len(rows) == 1:
+        return "Not recorded yet: `python -m bench.real --record` does it."
+    return table(rows)
+
+
+def _newest(
+    records: Iterable[Record],
+) -> dict[tuple[str, ...], tuple[Record, WorkloadRecord]]:
+    return {_key(record, each): (record, each) for record, each in _shown(records)}
 
 
 _PREFACE = """# Results
@@ -140,6 +167,7 @@ The newest comparison for each kind of machine, workload, model and peer, made b
 versions and remarks. [README.md](README.md) says what the workloads and figures mean, and how to
 repeat one, and where what was measured by hand is kept.
 
+Random weights and words test the machinery; on real weights prompts are those of people (MT-bench).
 Ratios are Quire over the peer, medians over rounds with the least and the most. A row that was
 measured a day or more before the newest one of its machine is *stale*: much may have changed since.
 `python -m bench.records` makes this page."""
@@ -158,7 +186,15 @@ def _shown(records: Iterable[Record]) -> Iterator[tuple[Record, WorkloadRecord]]
 def _key(record: Record, each: WorkloadRecord) -> tuple[str, ...]:
     first, second = record.servers
     kind = machine_kind(record.machine)
-    return kind, each.workload, record.model, first.options, second.label, second.options
+    return (
+        *(kind, weights_kind(record), each.workload, record.model, record.prompts),
+        *(first.options, second.label, second.options),
+    )
+
+
+def weights_kind(record: Record) -> str:
+    """Return "random weights" or "real weights": checkpoints of `bench.make_models` are random."""
+    return "random weights" if record.model.startswith(RANDOM_MODELS) else REAL
 
 
 def ratio_text(ratio: Ratio | None) -> str:
@@ -173,7 +209,7 @@ def _cells(record: Record, each: WorkloadRecord, last: datetime) -> list[str]:
     stale = ", *stale*" if record.measured < last - STALE_AFTER else ""
     return [
         each.workload,
-        record.model,
+        record.model if record.prompts == "words" else f"{record.model}, {record.prompts}",
         f"`{first.options}`" if first.options else "",
         f"{second.label} `{second.options}`" if second.options else second.label,
         each.unit,

@@ -83,6 +83,7 @@ class Comparison:
     commit: str
     command: str
     model: str
+    prompts: str
     num_weight_bytes: int
     machine: Machine
     ceilings: Ceilings

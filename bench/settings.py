@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.peers import PEERS
 from bench.servers import Launch
-from bench.workloads import WORKLOADS
+from bench.workloads import TRACED, WORKLOADS
 from quire.bench.workloads import Workload
 
 
@@ -26,13 +26,15 @@ class Settings:
     json_path: Path | None
     log_dir: Path | None
     is_recorded: bool
+    data_dir: Path | None = None
 
 
 def _workloads(names: str) -> tuple[Workload, ...]:
-    unknown = set(names.split(",")) - set(WORKLOADS)
+    known = {**WORKLOADS, TRACED.name: TRACED}
+    unknown = set(names.split(",")) - set(known)
     if unknown:
         raise argparse.ArgumentTypeError(f"no such workload: {', '.join(sorted(unknown))}")
-    return tuple(WORKLOADS[name] for name in names.split(","))
+    return tuple(known[name] for name in names.split(","))
 
 
 def cut(workload: Workload, max_requests: int) -> Workload:
@@ -80,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--record", action="store_true", help="keep in bench/records, refresh RESULTS.md"
     )
+    parser.add_argument(
+        "--data", type=Path, help="folder with MT-bench and the Azure trace: prompts of people, WA"
+    )
     _add_server_options(parser)
     return parser
 
@@ -109,6 +114,8 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
     if not (args.model / "tokenizer.json").exists():
         parser.error(f"{args.model} holds no tokenizer.json")
     workloads: tuple[Workload, ...] = args.workloads
+    if TRACED in workloads and args.data is None:
+        parser.error(f"{TRACED.name} needs --data, which has the trace")
     if args.max_requests:
         workloads = tuple(cut(workload, args.max_requests) for workload in workloads)
     second_label = args.peer if args.peer != args.subject else f"{args.peer}-2"
@@ -126,4 +133,5 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         json_path=args.json,
         log_dir=args.logs,
         is_recorded=args.record,
+        data_dir=args.data,
     )

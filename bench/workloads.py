@@ -1,4 +1,4 @@
-"""The five workloads that every comparison is made of, as counts of requests and tokens."""
+"""The workloads of comparisons, as counts of requests and tokens."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -55,3 +55,15 @@ _ALL = (
 )
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType({each.name: each for each in _ALL})
+"""The five that a comparison is made of unless others are named."""
+
+TRACED = Workload(
+    name="WA",
+    purpose="many clients with the lengths of real conversations",
+    concurrency=32,
+    num_requests=64,
+    num_shared_tokens=0,
+    num_unique_tokens=1024,
+    num_output_tokens=256,
+)
+"""Lengths are those of a trace; these here are the longest that are taken of it."""

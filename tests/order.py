@@ -1,16 +1,35 @@
-"""The order in which several processes take files of tests: those first that start processes and
-take minutes. Begun last, one of them would let the other processors wait for its end.
+"""The order of tests: files that take minutes first, where several processes take them, or at
+random with `--shuffle-seed`.
+
+Begun last, a file that takes minutes would let the other processors wait for its end. A random
+order, of files and of the tests of each, shows a test that depends on the tests before it.
 """
 
-from collections import Counter
+import random
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 TESTS = Path(__file__).parent
 LONGEST = ("bench/test_gpu_acceptance.py", "chaos", "e2e")
 """Files and folders under tests/, the longest first."""
+Item = TypeVar("Item")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle-seed",
+        type=int,
+        help="run files, and the tests of each file, in the random order of this seed",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = _shuffle_seed(config)
+    return None if seed is None else f"order of tests: --shuffle-seed {seed}"
 
 
 def is_one_of_several(config: pytest.Config) -> bool:
@@ -30,9 +49,46 @@ def _place(file: Path) -> int:
     return next((place for place, is_there in enumerate(begins) if is_there), len(LONGEST))
 
 
+def shuffled(items: Iterable[tuple[Path, Item]], seed: int) -> list[Item]:
+    """Return the items in a random order of files, and each file's in a random order of their own:
+    that order depends on the file and the seed alone, so that a file can be run again by itself.
+    """
+    of_file: dict[Path, list[Item]] = defaultdict(list)
+    for file, item in items:
+        of_file[file].append(item)
+    for file, each in of_file.items():
+        random.Random(f"{seed} {file.name}").shuffle(each)
+    files = sorted(of_file)
+    random.Random(seed).shuffle(files)
+    return [item for file in files for item in of_file[file]]
+
+
+class Shuffle:
+    """Puts tests in a random order before pytest brings those together that share a parameter of a
+    fixture for a whole file, which would else be made again and again."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = shuffled([(item.path, item) for item in items], self._seed)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seed = _shuffle_seed(config)
+    if seed is not None:
+        config.pluginmanager.register(Shuffle(seed))
+
+
+def _shuffle_seed(config: pytest.Config) -> int | None:
+    seed = config.getoption("--shuffle-seed")
+    return seed if isinstance(seed, int) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of one file stay in their order. In a single process everything does: no processor
     waits there for another."""
-    if is_one_of_several(config):
+    if is_one_of_several(config) and _shuffle_seed(config) is None:
         places = {file: place for place, file in enumerate(longest_first(it.path for it in items))}
         items.sort(key=lambda item: places[item.path])

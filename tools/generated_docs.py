@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.ablation import gain_tables
-from bench.records import load
+from bench.json_list_records import list_table, newest_lists
+from bench.real_quality import load_newest as load_qualities
+from bench.real_quality import quality_table
+from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
-from tests.models.families import REFUSED, SERVED
+from tests.models.families import REAL_WEIGHTS, REFUSED, SERVED
 
 from quire.server.cli.config_table import config_table
 from quire.server.http.openapi.bodies import BODIES
@@ -78,8 +81,8 @@ def _codes(names: Iterable[str]) -> str:
 
 
 def served_table() -> str:
-    """A line for each model type: what the attention of its tested variants does."""
-    rows = ["| `model_type` | Attention | Tested besides |", "|---|---|---|"]
+    """Return a line for each model type: its attention, its tested variants, and the weights."""
+    rows = ["| `model_type` | Attention | Tested besides | Weights |", "|---|---|---|---|"]
     kinds: dict[str, list[str]] = {}
     variants: dict[str, list[str]] = {}
     for name, family in SERVED.items():
@@ -88,7 +91,12 @@ def served_table() -> str:
         variants.setdefault(family.model_type, []).extend([variant] if variant else [])
     for model_type in sorted(kinds):
         attention = "; ".join(dict.fromkeys(kinds[model_type]))
-        rows.append(f"| `{model_type}` | {attention} | {'; '.join(variants[model_type])} |")
+        weights = REAL_WEIGHTS.get(model_type)
+        cells = (
+            *(f"`{model_type}`", attention, "; ".join(variants[model_type])),
+            f"**real**: {weights}" if weights else "random",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -109,6 +117,21 @@ def recorded_schemas() -> str:
     return schema_tables(load_newest())
 
 
+def recorded_lists() -> str:
+    """Return the table of the newest run of lists under schemas."""
+    return list_table(newest_lists())
+
+
+def recorded_qualities() -> str:
+    """Return what numbers of fewer bytes cost in perplexity, by the newest record of each model."""
+    return quality_table(load_qualities())
+
+
+def recorded_on_real_weights() -> str:
+    """Return the newest comparisons on real weights."""
+    return real_table(load())
+
+
 TABLES = (
     Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
@@ -117,6 +140,9 @@ TABLES = (
     Table("fields", "docs/api.md", fields_table),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
+    Table("json-lists", "docs/schemas.md", recorded_lists),
+    Table("quality", "docs/models.md", recorded_qualities),
+    Table("real-weights", "README.md", recorded_on_real_weights),
     Table("schemas", "docs/schemas.md", recorded_schemas),
     Table("gains", "src/quire/models/native/README.md", recorded_gains),
 )

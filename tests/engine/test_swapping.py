@@ -18,8 +18,7 @@ from quire.models.kv.block_copier import BlockCopier
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
 from quire.models.kv.staged_queue import StagedQueue, Streams
-from quire.models.kv.triton.gatherer import TritonGatherer
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.toy import ToyModel
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -147,6 +146,9 @@ def staged_model(
     loaded: LoadedModel, kept_as: KVCacheDtype, *, half_rows: int
 ) -> tuple[Model, list[LateStream]]:
     """A model with the copies of a GPU: kernels that are interpreted, and streams that are late."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from quire.models.kv.triton.gatherer import TritonGatherer
+
     store = build_kv_store(
         loaded.facts.layout(KVOptions(kept_as)),
         KVSize(TIGHT.num_blocks, TIGHT.block_size, TIGHT.num_host_blocks),

@@ -8,7 +8,8 @@ import torch
 from quire.models.batch import Model
 from quire.models.config import ModelDtype
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.loader import load_model
 from tests.models.paging import Paging
 
 DEVICE = os.environ.get("FIDELITY_DEVICE", "cpu")

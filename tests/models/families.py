@@ -6,6 +6,8 @@ No torch here: the pages are made from it too.
 
 from typing import NamedTuple
 
+REAL_WEIGHTS = {"llama": "SmolLM2-135M-Instruct", "gemma3_text": "Gemma 3 270M"}
+"""By model type, the real checkpoint that tests/real runs; all others are proven on random ones."""
 VOCAB = 101
 Fields = dict[str, object]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quire.models.config import KVOptions
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from tests.long import long_but_for
 from tests.models.checkpoints import attention_of
 from tests.models.driver import DEVICE, generate_greedy, load

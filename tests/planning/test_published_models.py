@@ -80,7 +80,8 @@ def test_steps_in_pieces_have_their_memory(tmp_path: Path) -> None:
 def _block_token(plan: Plan) -> int:
     """The bytes of a token in one block: of its own group alone."""
     assert plan.facts is not None
-    return plan.token_bytes // len(plan.facts.memory.layer_groups)
+    memory = plan.facts.memory
+    return plan.token_bytes // (1 if memory.why_kept_whole else len(memory.layer_groups))
 
 
 @pytest.mark.parametrize("name", FIT)

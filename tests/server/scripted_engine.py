@@ -66,6 +66,7 @@ FACTS = EngineFacts(
         max_concurrency=62.4375,
         why_num_blocks="all that memory allows",
         why_max_num_batched_tokens="as --max-num-batched-tokens says",
+        passed_token_bytes=2,
     ),
     startup_s={"load": 0.5},
     embeddings=EmbeddingFacts(PoolingKind.LAST, is_normalized=True, size=8, max_len=200),
@@ -329,7 +330,10 @@ class ScriptedEngine:
         self._note(live, reason, token_id)
         timeline = tuple(live.timeline)
         num_drawn = len(live.drawn)
-        return Finish(reason, token_id, num_prompt, num_drawn, 3, 0, 0.25, 0.5, 0.75, timeline)
+        num_cached = 3 if live.request.fork_of is None else num_prompt - 1
+        return Finish(
+            reason, token_id, num_prompt, num_drawn, num_cached, 0, 0.25, 0.5, 0.75, timeline
+        )
 
     def _report(
         self,

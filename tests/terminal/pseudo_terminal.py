@@ -21,6 +21,9 @@ WITHIN_S = 60.0
 ROWS, COLUMNS = 40, 100
 UNSET = ("NO_COLOR", "COLUMNS", "LINES")  # what overrules what the terminal says of itself
 QUIRE = (sys.executable, "-m", "quire.server.cli")
+CHAT_PROMPT = r"(?m)^>\s*\Z"
+"""The last line of a chat that waits for a message. What is typed before may be dropped, and Ctrl-C
+be taken by the terminal itself."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from tests.server.served import Served, eventually, plain_config, serving
 from tests.terminal.answering_server import Answers, answering_server
-from tests.terminal.pseudo_terminal import PseudoTerminal, quire_in_terminal
+from tests.terminal.pseudo_terminal import CHAT_PROMPT, PseudoTerminal, quire_in_terminal
 
 CTRL_C, CTRL_D, UP, ALT_ENTER, TAB = "\x03", "\x04", "\x1b[A", "\x1b\r", "\t"
-PROMPT = r"(?m)^>\s*\Z"
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
 
@@ -26,7 +25,7 @@ def chatting(url: str, *flags: str, state: Path | None = None) -> Iterator[Pseud
     command = ("chat", url, *history, *flags)
     with quire_in_terminal(*command, variables=variables) as terminal:
         terminal.wait_for(r"/help lists commands")
-        terminal.wait_for(PROMPT)
+        terminal.wait_for(CHAT_PROMPT)
         yield terminal
 
 
@@ -34,12 +33,12 @@ def say(terminal: PseudoTerminal, message: str) -> str:
     """Send a message; what the screen has once it was answered."""
     terminal.send(f"{message}\r")
     terminal.wait_for(rf"(?m)^> {re.escape(message)}$")
-    terminal.wait_for(PROMPT)
+    terminal.wait_for(CHAT_PROMPT)
     return terminal.screen
 
 
 def leave(terminal: PseudoTerminal) -> None:
-    terminal.wait_for(PROMPT)  # what is typed while an answer ends may be dropped
+    terminal.wait_for(CHAT_PROMPT)
     terminal.send(CTRL_D)
     assert terminal.exit_code() == 0
     assert terminal.echoes
@@ -142,9 +141,10 @@ def test_commands_are_completed_and_unfinished_lines_dropped() -> None:
         terminal.wait_for("(?m)^> /show$")
         terminal.send("\r")
         terminal.wait_for("system prompt: none")
+        terminal.wait_for(CHAT_PROMPT)
         terminal.send(f"never sent{CTRL_C}")
         terminal.wait_for("Ctrl-D or /quit leaves")
-        terminal.wait_for(PROMPT)
+        terminal.wait_for(CHAT_PROMPT)
         terminal.send("/quit\r")
         assert terminal.exit_code() == 0
     assert answers.asked == []
@@ -173,7 +173,7 @@ def test_ctrl_c_stops_the_answer_in_the_engine_and_keeps_the_conversation(served
         terminal.wait_for("stopped")
         assert eventually(lambda: len(served.engine.aborted) == 1)
         served.do(served.engine.may_step.set)
-        terminal.wait_for(PROMPT)
+        terminal.wait_for(CHAT_PROMPT)
         screen = say(terminal, "/set temperature 2.5")
         assert "temperature is a number of at least 0 and at most 2, not '2.5'" in screen
         say(terminal, "/set max_tokens 3")

@@ -6,7 +6,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.terminal.pseudo_terminal import PseudoTerminal, quire_in_terminal
+from tests.terminal.pseudo_terminal import CHAT_PROMPT, PseudoTerminal, quire_in_terminal
 
 SERVE = ("chat", "--no-history", "--", "--num-threads", "1")
 
@@ -32,10 +32,13 @@ def test_a_chat_with_the_bundled_model_and_no_process_is_left() -> None:
         terminal.wait_for("loading: ")
         terminal.wait_for(r"quire-bundled at http://127\.0\.0\.1:\d+; /help")
         engines = server.children(recursive=True)
+        terminal.wait_for(CHAT_PROMPT)
         terminal.send("/set max_tokens 4\r")
         terminal.wait_for("max_tokens is 4")
+        terminal.wait_for(CHAT_PROMPT)
         terminal.send("Who art thou?\r")
         terminal.wait_for(r"\d output tokens")
+        terminal.wait_for(CHAT_PROMPT)
         terminal.send("\x04")
         assert terminal.exit_code() == 0
     assert engines

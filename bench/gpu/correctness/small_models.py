@@ -13,7 +13,8 @@ from quire.engine.engine import Engine
 from quire.models.config import CUDAGraphMode, ModelDtype
 from quire.models.experts.replacement import replace_experts
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.loader import load_model
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 MAX_LEN, BLOCK_SIZE = 96, 8

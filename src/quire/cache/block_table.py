@@ -38,6 +38,7 @@ class BlockTable:
     have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
     never do. `swap` is set while the request is swapped out. `num_from_host` tokens were found on
     the host when it was admitted. `payer` is who is charged for the blocks, once for all of theirs.
+    `name` tells traces whose table it is; the cache makes nothing of it.
     """
 
     block_ids: tuple[list[int], ...]
@@ -49,6 +50,7 @@ class BlockTable:
     swap: Swap | None = None
     num_from_host: int = 0
     payer: str = NOBODY
+    name: str = ""
 
     @property
     def sharing(self) -> SharingTerms:

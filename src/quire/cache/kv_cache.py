@@ -94,17 +94,19 @@ class KVCache:
 
     def max_blocks(self, num_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` ever holds, over all groups."""
+        size, chunk = self._block_size, self._max_chunk_tokens
         return sum(
-            group.max_blocks(
-                num_tokens, block_size=self._block_size, max_chunk_tokens=self._max_chunk_tokens
-            )
+            group.max_blocks(num_tokens, block_size=size, max_chunk_tokens=chunk)
             for group in self._groups
         )
 
-    def open_table(self, sharing: SharingTerms = OPEN, payer: str = NOBODY) -> BlockTable:
+    def open_table(
+        self, sharing: SharingTerms = OPEN, payer: str = NOBODY, name: str = ""
+    ) -> BlockTable:
         """Return an empty table, which shares blocks with those that `sharing` allows."""
-        chain, num_passed = Chain(self._hash, self._block_size, sharing), [0] * len(self._groups)
-        return BlockTable(tuple([] for _ in self._groups), num_passed, chain, payer=payer)
+        chain, num_groups = Chain(self._hash, self._block_size, sharing), len(self._groups)
+        block_ids: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
+        return BlockTable(block_ids, [0] * num_groups, chain, payer=payer, name=name)
 
     def admit(
         self,
@@ -309,9 +311,7 @@ class KVCache:
     def explain_miss(
         self, table: BlockTable, token_ids: Sequence[int], num_found: int
     ) -> Miss | None:
-        """Return why the admission of this table found only `num_found` tokens, or None where it
-        could find no more.
-        """
+        """Return why this table's admission found only `num_found` tokens, None if that is all."""
         if not self._is_caching:
             return None
         return self._log.explain_miss(table.chain, len(token_ids), num_found)

@@ -29,11 +29,22 @@ cost.
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
     """Layers that share a block table. `layers[p]`, an index into the specs, lies in cache tensor
-    p.
+    p. Its tokens are kept as `pattern` says. Where layers see less than that, `seen[p]` is what
+    layer p sees.
     """
 
     pattern: AttentionPattern
     layers: tuple[int, ...]
+    seen: tuple[AttentionPattern, ...] = ()
+
+    @property
+    def is_kept_whole(self) -> bool:
+        """Return whether layers with a window or chunks keep every token all the same."""
+        return bool(self.seen)
+
+    def seen_by(self, tensor: int) -> AttentionPattern:
+        """Return what the layer in this cache tensor sees."""
+        return self.seen[tensor] if self.seen else self.pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,26 @@ class Layout:
             for part in token_kv.part_bytes
         )
 
+    @property
+    def is_kept_whole(self) -> bool:
+        """Return whether layers with a window or chunks keep every token all the same."""
+        return any(group.is_kept_whole for group in self.groups)
+
+    @property
+    def passed_token_bytes(self) -> int:
+        """The bytes that are kept of a token which all windows and chunks have passed."""
+        return sum(self.block_bytes(1) for group in self.groups if group.pattern.size is None)
+
+    @property
+    def unseen_token_bytes(self) -> int:
+        """The part of `passed_token_bytes` in layers that will never see the token again."""
+        return sum(
+            token_kv.token_bytes
+            for group in self.groups
+            for token_kv, pattern in zip(self.token_kvs, group.seen, strict=False)
+            if pattern.size is not None
+        )
+
     def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` ever holds, over all groups."""
         return sum(
@@ -108,11 +139,12 @@ def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layo
     known = [spec for spec in specs if spec is not None]
     if not known:
         return Layout((), ())
-    if has_same_pattern(known):
-        pattern = known[0].pattern if hybrid else FULL
-        return Layout((LayerGroup(pattern, tuple(layers)),), tuple(spec.token_kv for spec in known))
+    if has_same_pattern(known) and (hybrid or known[0].pattern == FULL):
+        group = LayerGroup(known[0].pattern, tuple(layers))
+        return Layout((group,), tuple(spec.token_kv for spec in known))
     if not hybrid or not has_same_token_kv(known):
-        return Layout((LayerGroup(FULL, tuple(layers)),), tuple(spec.token_kv for spec in known))
+        group = LayerGroup(FULL, tuple(layers), tuple(spec.pattern for spec in known))
+        return Layout((group,), tuple(spec.token_kv for spec in known))
     buckets: dict[AttentionPattern, list[int]] = {}
     for layer, spec in zip(layers, known, strict=True):
         buckets.setdefault(spec.pattern, []).append(layer)

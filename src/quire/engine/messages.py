@@ -82,12 +82,15 @@ class ReceiptLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LayerGroupFacts(msgspec.Struct, frozen=True):
-    """The layers that share a block table: `kind` is the cache's name of their attention, or
-    `latent`; `reach` is the window or chunk in tokens, or None where a layer sees all tokens."""
+    """The layers that share a block table and see alike: `kind` is the cache's name of their
+    attention, or `latent`; `reach` is the window or chunk in tokens, or None where a layer sees all
+    tokens. If `is_kept_whole`, the layers share a block table with all others, and keep every token
+    although they see no more than their reach."""
 
     kind: str
     reach: int | None
     num_layers: int
+    is_kept_whole: bool = False
 
 
 class MemoryFacts(msgspec.Struct, frozen=True):
@@ -98,6 +101,10 @@ class MemoryFacts(msgspec.Struct, frozen=True):
     max_model_len_fits: the longest request that memory allows, up to the model's own maximum.
     max_concurrency: how many requests of `max_model_len` run at once in the worst case.
     padding_share: the share of KV memory, 0 to 1, that holds no layer.
+    passed_token_bytes: the bytes that are kept of a token which all windows have passed.
+    unseen_token_bytes: the part of them in layers that never see the token again; 0 where layers
+        with windows give it back.
+    why_kept_whole: why these do not, in words; empty where they do.
     """
 
     kv_dtype: str
@@ -109,6 +116,9 @@ class MemoryFacts(msgspec.Struct, frozen=True):
     max_concurrency: float
     why_num_blocks: str
     why_max_num_batched_tokens: str
+    passed_token_bytes: int = 0
+    unseen_token_bytes: int = 0
+    why_kept_whole: str = ""
 
 
 class EmbeddingFacts(msgspec.Struct, frozen=True):
@@ -171,6 +181,9 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The way other steps are launched: eager, with why, or cuda_graphs in pieces."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
+    left_out: tuple[str, ...] = ()
+    """The faster ways of computing the model that a check left out: each in a sentence, with why
+    and what it costs."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
     is_causal: bool = True

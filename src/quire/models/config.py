@@ -159,6 +159,21 @@ class UnsupportedModel(Exception):
         self.why = why
 
 
+class FailedCheck(UnsupportedModel):
+    """A model whose answers would be wrong here, by a check at load: `why` has what was seen and
+    the numbers, `advice` what the person can do."""
+
+    def __init__(self, model_type: str, why: str, advice: str) -> None:
+        super().__init__(model_type, why)
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return (
+            f"this {self.model_type} model is not served, because a check found that its answers "
+            f"would be wrong: {self.why}. {self.advice}"
+        )
+
+
 class NotDivisible(UnsupportedModel):
     """A model that is served, but not by as many ranks."""
 

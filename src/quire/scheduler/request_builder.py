@@ -54,7 +54,7 @@ class RequestBuilder:
     ) -> Request:
         return Request(
             new,
-            self._cache.open_table(new.sharing, new.tenant),
+            self._cache.open_table(new.sharing, new.tenant, new.id),
             list(new.prompt_token_ids),
             self._policy.tenant(new),
             self._policy.priority_key(new, arrived_s=arrived_s, number=number),

@@ -88,6 +88,8 @@ class ServedModelConfig:
 
     served_model_names: the names that clients may ask for; answers and metrics carry the first.
     tool_call_parser, reasoning_parser: the name of a format, or AUTO, or NO_PARSER.
+    disable_any_whitespace: JSON that a grammar makes has no white space that a model may choose,
+        where a request does not say.
     unload_after_s: seconds without a request after which the model is unloaded; None: never.
     """
 
@@ -96,6 +98,7 @@ class ServedModelConfig:
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
     generation_config: GenerationConfig = GenerationConfig.AUTO
+    disable_any_whitespace: bool = False
     shared_prefix_file: str | None = None
     load: LoadTime = LoadTime.AT_START
     unload_after_s: float | None = None

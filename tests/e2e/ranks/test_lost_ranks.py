@@ -90,9 +90,10 @@ def test_an_idle_engine_that_loses_a_rank_is_replaced_at_once(server: ServerProc
     assert whole(server, path, body)
 
 
-def test_no_rank_outlives_the_server(server: ServerProcess) -> None:
-    ranks = [server.engine_process(), follower(server)]
-    assert server.stop() == 0
+def test_no_rank_outlives_the_server() -> None:
+    with server_process(*FLAGS, *RANKS) as own:
+        ranks = [own.engine_process(), follower(own)]
+        assert own.stop() == 0
     assert eventually(lambda: not any(map(is_there, ranks)), GONE_S)
 
 

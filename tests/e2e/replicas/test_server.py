@@ -10,10 +10,15 @@ from tests.e2e.test_many_streams import NUM_STREAMS, together_and_alone
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 
 
+FLAGS = (
+    *("--replicas", "2", "--replica-routing", "load"),
+    *("--dtype", "float32", "--max-num-seqs", str(NUM_STREAMS)),
+)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    flags = ("--dtype", "float32", "--max-num-seqs", str(NUM_STREAMS))
-    with server_process("--replicas", "2", "--replica-routing", "load", *flags) as running:
+    with server_process(*FLAGS) as running:
         yield running
 
 
@@ -63,5 +68,6 @@ def test_an_error_of_an_engine_is_that_of_a_single_server(server: ServerProcess)
     assert reply.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_the_drain_ends_the_replicas(server: ServerProcess) -> None:
-    assert server.stop() == 0
+def test_the_drain_ends_the_replicas() -> None:
+    with server_process(*FLAGS) as own:
+        assert own.stop() == 0

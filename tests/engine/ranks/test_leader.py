@@ -35,14 +35,14 @@ time.sleep(600)
 
 
 class World:
-    """A leader of one follower, and what it was told of its loss."""
+    """A leader of one follower, and what it was told of its loss. The follower is a fork where this
+    process has no threads, and else a process that was started anew."""
 
     def __init__(self) -> None:
         self.lost: SimpleQueue[Failed] = SimpleQueue()
+        before = set(psutil.Process().children())
         self.leader = Leader(start_ranks(2, follow), self.lost.put)
-        self.process = next(
-            each for each in psutil.Process().children() if "follower" in " ".join(each.cmdline())
-        )
+        (self.process,) = set(psutil.Process().children()) - before
 
 
 @pytest.fixture

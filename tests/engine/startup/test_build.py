@@ -156,16 +156,29 @@ def test_what_computes_experts_is_told(
     assert "experts: transformers" in caplog.text
 
 
-def test_groups_can_be_switched_off(tmp_path: Path) -> None:
+def test_groups_can_be_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = save_checkpoint(SERVED["qwen2, windows in the upper layers"], tmp_path)
     config = EngineConfig(ModelConfig(str(folder), device="cpu"), scheduling=SCHEDULING)
-    facts, _ = build(replace(config, memory=MemoryConfig(disable_hybrid_kv_cache_manager=True)))
-    assert facts.memory.layer_groups == (LayerGroupFacts("full_attention", None, 3),)
+    whole = replace(config, memory=MemoryConfig(disable_hybrid_kv_cache_manager=True))
+    with caplog.at_level("WARNING"):
+        facts, _ = build(whole)
+    assert set(facts.memory.layer_groups) == {
+        LayerGroupFacts("full_attention", None, 1),
+        LayerGroupFacts("sliding_window", 9, 2, is_kept_whole=True),
+    }
+    each = facts.memory.kv_token_bytes // 3
+    memory = facts.memory
+    assert (memory.passed_token_bytes, memory.unseen_token_bytes) == (3 * each, 2 * each)
+    assert memory.why_kept_whole == "--disable-hybrid-kv-cache-manager is set"
+    assert f"hold {3 * each:,} bytes, where {each:,} would do" in caplog.text
+    caplog.clear()
     facts, _ = build(config)
     assert {(group.kind, group.reach) for group in facts.memory.layer_groups} == {
         ("full_attention", None),
         ("sliding_window", 9),
     }
+    assert not any(group.is_kept_whole for group in facts.memory.layer_groups)
+    assert "keep every token" not in caplog.text
 
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)

@@ -1,6 +1,7 @@
 """Options and available memory become blocks and a token budget, with a reason for both."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -192,6 +193,45 @@ def test_the_receipt_tells_groups_reach_and_reasons() -> None:
         "concurrency at 1,024 tokens a request: 1.6",
     ):
         assert said in text
+
+
+WHOLE_FOR = {
+    "--disable-hybrid-kv-cache-manager is set": build_layout(
+        [KVSpec(TOKEN_KV, SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2, hybrid=False
+    ),
+    "layers differ in the size of K and V, and so share one block table": build_layout(
+        [KVSpec(replace(TOKEN_KV, num_kv_heads=1), SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2
+    ),
+}
+
+
+@pytest.mark.parametrize("why", WHOLE_FOR)
+def test_windows_that_keep_every_token_are_told_with_their_cost(why: str) -> None:
+    layout = WHOLE_FOR[why]
+    sliding, full = layout.token_kvs[0].token_bytes, layout.token_kvs[-1].token_bytes
+    footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
+    facts = facts_of(plan_kv(layout, footprint, limits_of(), Budget(), device_of(GPU)))
+    memory = facts.memory
+    assert memory.layer_groups == (
+        LayerGroupFacts("sliding_window", 100, 2, is_kept_whole=True),
+        LayerGroupFacts("full_attention", None, 2),
+    )
+    assert memory.why_kept_whole == why
+    assert memory.passed_token_bytes == memory.kv_token_bytes == 2 * (sliding + full)
+    assert memory.unseen_token_bytes == 2 * sliding
+    assert (
+        f"kept whole: 2 x sliding_window 100: these layers keep every token, since {why}; of a "
+        f"token that their windows have passed all layers hold {2 * (sliding + full):,} bytes, "
+        f"where {2 * full:,} would do"
+    ) in receipt_text(facts)
+
+
+def test_windows_in_groups_of_their_own_keep_nothing_that_they_have_passed() -> None:
+    layout = build_layout([KVSpec(TOKEN_KV, SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2)
+    assert layout.passed_token_bytes == 2 * TOKEN_KV.token_bytes
+    assert layout.unseen_token_bytes == 0
+    assert build_layout([KVSpec(TOKEN_KV, SLIDING)] * 2).passed_token_bytes == 0
+    assert build_layout([KVSpec(TOKEN_KV)] * 2, hybrid=False).unseen_token_bytes == 0
 
 
 def test_latent_groups_are_called_so() -> None:

@@ -10,7 +10,7 @@ from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.decode import record_decode
 from quire.models.graphs.graphed_model import with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.scheduler.accounts import Counters
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Chunk, NewRequestData, Step, StepLaunch

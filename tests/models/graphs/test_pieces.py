@@ -22,7 +22,7 @@ from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
 from quire.models.graphs.recorded import NO_MEMORY, Recorded
 from quire.models.hf import HFModel
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from tests.models.driver import generate_greedy, load
 from tests.models.families import VOCAB
 from tests.models.graphs.device import Fault, StandInDevice, Torch, ignore_progress

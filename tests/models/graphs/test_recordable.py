@@ -15,7 +15,7 @@ from quire.models.experts.replacement import replace_experts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.crossings import Crossings
 from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from tests.models.driver import load
 from tests.models.families import SERVED
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References

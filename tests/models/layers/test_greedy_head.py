@@ -12,7 +12,7 @@ from quire.models.config import KVOptions
 from quire.models.layers.greedy_head import GreedyHead, candidate_tensors
 from quire.models.layers.linears import PackedForward
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, Family

@@ -13,7 +13,8 @@ from quire.models.config import KVOptions, ModelDtype
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.loader import load_model
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
 from tests.instructions import built_library, library_of

@@ -17,7 +17,7 @@ from quire.models.layers.fused_layers import (
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import FusedKernels, bind_fused
 from quire.models.native.linear.bf16_storage import bind_bf16_storage

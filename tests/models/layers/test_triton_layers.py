@@ -10,7 +10,7 @@ from quire.models.config import AttentionBackendName, KVOptions
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.fused_layers import AttentionForward, GatedForward, NormForward
 from quire.models.layers.plain_weight import PlainWeights
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout
 from tests.models.driver import generate_greedy, load
 from tests.models.graphs.device import StandInDevice

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from quire.models.config import UnsupportedModel
+from quire.models.config import FailedCheck, UnsupportedModel
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.loading.loader import LoadedModel
-from quire.models.loading.quantised import log_quantised
+from quire.models.loading.checks.quantised import log_quantised
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.library import ISAS
 from quire.models.native.linear.w8a8 import W8A8Kernel
 from quire.models.native.linear.w8a32 import bind_w8a32
@@ -96,7 +96,7 @@ def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, w8a8_kernel: W8
 def test_what_stays_is_told_with_its_share(
     references: References, w8a8_kernel: W8A8Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "quire.models.loading.quantised")
+    caplog.set_level(logging.INFO, "quire.models.loading.checks.quantised")
     load_int8(references.checkpoint("mixtral"), w8a8_kernel)
     assert "quantised" in caplog.text and " %)" in caplog.text
     assert "experts" in caplog.text
@@ -131,5 +131,5 @@ def test_model_that_says_something_else_is_refused(
         _packed, _bias, n, _k, y, _scratch, _threads = rest
         ctypes.memset(y, byte, 2 * m * n)
 
-    with pytest.raises(UnsupportedModel, match="say something else"):
+    with pytest.raises(FailedCheck, match=r"products over .* Leave out --quantization"):
         load_int8(tied, dataclasses.replace(w8a8_kernel, multiply=fill))

@@ -83,5 +83,5 @@ def test_a_format_that_computes_something_else_is_not_served(
 ) -> None:
     monkeypatch.setattr(int8, "INT8", NAIVE_INT8)
     monkeypatch.setattr(NaiveInt8Kernel, "linear", lambda _, x, weight, bias: -x[..., :1])
-    with pytest.raises(Exception, match="over quantised weights failed|say something else"):
+    with pytest.raises(Exception, match="over quantised weights"):
         served(Quantization.INT8, ModelDtype.FLOAT32, LinearBackend.AUTO)

@@ -47,7 +47,7 @@ PLAIN: dict[type, str] = {
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
-    "payer",
+    "payer name",
 }
 
 

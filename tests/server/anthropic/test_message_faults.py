@@ -90,6 +90,17 @@ def test_nothing_that_is_sent_is_the_servers_fault(
         assert isinstance(read, TokenizedRequest)
 
 
+def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
+    """JSON has a word for those that are too large, and none for others."""
+    said = json.dumps([ASKED, turn("assistant", USE | {"input": {"n": 0.5}}), turn("user", RESULT)])
+    body = f'{{"messages": {said}, "max_tokens": 4}}'
+    error = served.client.post(MESSAGES, content=body.replace("0.5", "1e999")).json()["error"]
+    assert error["details"]["param"] == "messages[1].content[0].input"
+    assert "not finite" in error["message"]
+    error = served.client.post(MESSAGES, content=body.replace("0.5", "NaN")).json()["error"]
+    assert error["details"]["error_code"] == "invalid_json"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -100,16 +100,19 @@ def sampled(grammar: str, random: Random, num_tokens: int) -> tuple[bytes, bool]
     return bytes(written), False
 
 
-@given(SCHEMAS, st.integers(0, 2**32), st.integers(1, 10) | st.just(MAX_TOKENS))
-@example({"patternProperties": {"^a": {"type": "null"}}, "type": "object"}, 1, MAX_TOKENS)
+@given(SCHEMAS, st.integers(0, 2**32), st.integers(1, 10) | st.just(MAX_TOKENS), st.booleans())
+@example({"patternProperties": {"^a": {"type": "null"}}, "type": "object"}, 1, MAX_TOKENS, False)
 @cases(200)
 @pytest.mark.skipif(find_spec("jsonschema") is None, reason="jsonschema is not installed")
-def test_what_a_model_writes_is_valid(schema: object, seed: int, num_tokens: int) -> None:
+def test_what_a_model_writes_is_valid(
+    schema: object, seed: int, num_tokens: int, any_whitespace: bool
+) -> None:
     from jsonschema import Draft202012Validator
 
     source = GrammarSource(GrammarKind.JSON, json.dumps(schema), "guided_json")
     try:
-        grammar = compose(answer(source).body, None, prompt="", special_tokens={})
+        made = answer(source, any_whitespace=any_whitespace)
+        grammar = compose(made.body, None, prompt="", special_tokens={})
         matcher(grammar)
     except (RequestError, AssertionError):
         event("refused")

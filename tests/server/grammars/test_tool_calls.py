@@ -19,6 +19,7 @@ from tests.server.parsers.outputs import Read, read
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 FORMATS = list(ToolFormatName)
+HOLDING = "<tool_call>a</parameter>\n b</arg_value>c</tool_call>d</｜tool▁call▁end｜>[/TOOL_CALLS]"
 STRINGS = st.sampled_from(
     [
         {"type": "string"},
@@ -26,6 +27,7 @@ STRINGS = st.sampled_from(
         {"type": "string", "minLength": 2, "maxLength": 9, "description": "A city"},
         {"type": "string", "enum": ["", "a/b", 'say "it"', "two\nlines"]},
         {"type": "string", "const": "</parameter", "title": "Odd"},
+        {"type": "string", "const": HOLDING, "title": "Odder"},
         {"type": "string", "pattern": r"^[a-z]/\d{2}$"},
         {"type": "string", "format": "date"},
     ]
@@ -82,7 +84,7 @@ def callable_tools(tools: dict[str, dict[str, object]], *free: str) -> list[Call
 def words_of(form: ToolFormatName) -> list[str]:
     """What outputs of the format are likely to hold, and what they should not."""
     syntax = [getattr(each, "value_close", "") for each in form.value.syntax]
-    tags = [tag for tag in (*form.value.tags, *syntax) if tag]
+    tags = [tag for tag in (*form.value.tags, *form.value.first_opens, *syntax) if tag]
     return [*tags, *(f"</{tag[1:]}" for tag in tags if tag[1:2].isalpha()), *"'\"{[]},:(1 ", "\\n"]
 
 
@@ -102,12 +104,19 @@ def check(output: Read, tools: dict[str, dict[str, object]], *free: str) -> None
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-@given(tools=TOOLS, parallel=st.booleans(), seed=st.integers(0, 2**32))
+@given(
+    tools=TOOLS, parallel=st.booleans(), any_whitespace=st.booleans(), seed=st.integers(0, 2**32)
+)
 @cases(40)
 def test_required_outputs_are_calls(
-    form: ToolFormatName, tools: dict[str, dict[str, object]], parallel: bool, seed: int
+    form: ToolFormatName,
+    tools: dict[str, dict[str, object]],
+    parallel: bool,
+    any_whitespace: bool,
+    seed: int,
 ) -> None:
-    body = tool_calls(form.value, ToolUse(callable_tools(tools), True, parallel), {})
+    use = ToolUse(callable_tools(tools), True, parallel, any_whitespace)
+    body = tool_calls(form.value, use, {})
     walk = Walk(body, words_of(form), Random(seed)).go(120)
     output = parsed(walk.text, form, tools)
     if walk.has_ended:
@@ -130,7 +139,7 @@ def test_text_may_hold_calls_which_are_of_their_schemas(
     body = tool_calls(form.value, ToolUse(callable_tools(tools, free), False, True), {})
     walk = Walk(body, words_of(form), random)
     walk.take(prose)
-    for opening in form.value.opens:
+    for opening in (*form.value.opens, *form.value.first_opens):
         walk.take(opening)
     walk.go(120)
     output = parsed(walk.text, form, tools)
@@ -139,9 +148,15 @@ def test_text_may_hold_calls_which_are_of_their_schemas(
         assert all(call.is_whole for call in output.calls)
 
 
-def required(form: ToolFormatName, schema: dict[str, object], name: str = "find") -> str:
+def required(
+    form: ToolFormatName,
+    schema: dict[str, object],
+    name: str = "find",
+    *,
+    any_whitespace: bool = True,
+) -> str:
     tool = CallableTool(name, schema, "tools[0].function")
-    return tool_calls(form.value, ToolUse([tool], True, True), {})
+    return tool_calls(form.value, ToolUse([tool], True, True, any_whitespace), {})
 
 
 CITY: dict[str, object] = {
@@ -152,6 +167,7 @@ WRITTEN = {
     ToolFormatName.hermes: '<tool_call>\n{"name": "find", "arguments": {"city": "Rome"}}\n'
     "</tool_call>",
     ToolFormatName.llama3_json: '{"name": "find", "parameters": {"city": "Rome"}}',
+    ToolFormatName.generic: '[{"name": "find", "arguments": {"city": "Rome"}}]',
     ToolFormatName.mistral: '[TOOL_CALLS][{"name": "find", "arguments": {"city": "Rome"}}]',
     ToolFormatName.pythonic: "[find(city='Rome'), find(city=\"Rome\", n=3)]",
     ToolFormatName.qwen3_coder: "<tool_call>\n<function=find>\n<parameter=city>\nRome\n</parameter>"
@@ -169,11 +185,53 @@ WRITTEN = {
 
 @pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
 def test_calls_are_written_as_templates_show_them(form: ToolFormatName) -> None:
+    assert accepts(required(form, CITY, any_whitespace=False), WRITTEN[form])
     body = required(form, CITY)
     assert accepts(body, WRITTEN[form])
     assert not accepts(body, WRITTEN[form].replace("city", "town"))
     assert not accepts(body, WRITTEN[form].replace("find", "seek"))
     assert not accepts(body, f"I say {WRITTEN[form]}")
+
+
+VALUE: dict[str, object] = {"at": {"lat": 1.5, "of": ["a b", {}]}, "n": 3}
+AT: dict[str, object] = {
+    "properties": {"at": {"type": "object"}, "n": {"type": "integer"}},
+    "required": ["at", "n"],
+}
+
+
+def call_of(form: ToolFormatName, indent: int | str | None) -> str:
+    """A call with VALUE for its arguments, their JSON laid out as printers do it."""
+    whole, city = (json.dumps(each, indent=indent) for each in (VALUE, VALUE["at"]))
+    written = WRITTEN[form].replace("[find(city='Rome'), ", "[")
+    for old, new in (
+        ('{"city": "Rome"}', whole),
+        ('city="Rome", n=3', f"at={city}, n=3"),
+        (
+            "=city>\nRome\n</parameter>",
+            f"=at>\n{city}\n</parameter>\n<parameter=n>\n3\n</parameter>",
+        ),
+        (
+            "city</arg_key>\n<arg_value>Rome</arg_value>",
+            f"at</arg_key>\n<arg_value>{city}</arg_value>\n"
+            "<arg_key>n</arg_key>\n<arg_value>3</arg_value>",
+        ),
+    ):
+        written = written.replace(old, new)
+    return written
+
+
+@pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
+@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
+def test_arguments_are_read_however_they_are_laid_out(
+    form: ToolFormatName, indent: int | str | None
+) -> None:
+    """What is streamed, character by character, is JSON of the same value."""
+    text = call_of(form, indent)
+    assert accepts(required(form, AT), text)
+    assert accepts(required(form, AT, any_whitespace=False), text) == (indent is None)
+    (call,) = parsed(text, form, {"find": AT}).calls
+    assert call.is_whole and json.loads(call.arguments) == VALUE
 
 
 @pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
@@ -193,7 +251,7 @@ def test_tags_may_be_special_tokens(form: ToolFormatName, is_required: bool) -> 
 
     assert takes(text, *tags)
     assert not takes(text.replace("city", "town"), *tags)
-    if not is_required and form.value.opens[0] in text:
+    if not is_required and form.value.opens and form.value.opens[0] in text:
         assert takes(f"Well. {text}", *tags)
         assert not takes(f"{form.value.opens[0]}Well.")
 
@@ -239,3 +297,19 @@ def test_what_a_format_cannot_say_is_refused(
     with pytest.raises(RequestError) as refused:
         required(form, schema, name)
     assert refused.value.param == f"tools[0].function.{path}"
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "held", [HOLDING, "<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", "<think>"]
+)
+def test_a_constant_that_holds_tags_is_said_to_the_letter(form: ToolFormatName, held: str) -> None:
+    tools: dict[str, dict[str, object]] = {
+        "now": {"properties": {"text": {"type": "string", "const": held}}, "required": ["text"]}
+    }
+    use = ToolUse(callable_tools(tools), True, False)
+    body = tool_calls(form.value, use, {})
+    walk = Walk(body, words_of(form), Random(0)).go(400)
+    assert accepts(body, walk.text)
+    output = parsed(walk.text, form, tools)
+    assert (output.named, output.content) == ([("now", {"text": held})], "")

@@ -105,6 +105,14 @@ def test_refusals_are_counted(served: Served) -> None:
     assert served.metric(line) == before + 1
 
 
+def test_refusals_are_logged(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """By their code alone: there is no request yet whose path and id a line could have."""
+    with caplog.at_level("INFO", logger="quire.access"):
+        exchange(served, b"SECRET\r\n\r\n")
+        assert "connection ended, error_code=" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
 def test_large_heads_within_the_limit_are_read_one_after_the_other(served: Served) -> None:
     """What one head has taken of the limit is not counted for the next."""
     large = GET[:-2] + b"X: " + b"a" * 60_000 + b"\r\n\r\n"

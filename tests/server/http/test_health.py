@@ -126,12 +126,22 @@ def test_server_info_has_the_memory_receipt() -> None:
         "kv_dtype": "int8",
         "kv_tokens": 15984,
         "kv_token_bytes": 2,
-        "layer_groups": [{"kind": "full_attention", "reach": None, "num_layers": 3}],
+        "layer_groups": [
+            {
+                "kind": "full_attention",
+                "reach": None,
+                "num_layers": 3,
+                "is_kept_whole": False,
+            }
+        ],
         "padding_share": 0.0,
         "max_model_len_fits": 256,
         "max_concurrency": 62.4375,
         "why_num_blocks": "all that memory allows",
         "why_max_num_batched_tokens": "as --max-num-batched-tokens says",
+        "passed_token_bytes": 2,
+        "unseen_token_bytes": 0,
+        "why_kept_whole": "",
     }
 
 
@@ -148,6 +158,7 @@ def test_models_are_listed(served: Served) -> None:
         "structured_outputs": True,
         "embeddings": True,
         "rerank": True,
+        "tool_format": "hermes",
     }
     assert served.client.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
 
@@ -176,6 +187,7 @@ def test_capabilities_are_those_of_the_options() -> None:
     with serving(replace(config, models=(plain,))) as served:
         (card, _) = served.client.get("/v1/models").json()["data"]
         assert not card["capabilities"]["tools"] and card["capabilities"]["reasoning"]
+        assert card["capabilities"]["tool_format"] is None
 
 
 @pytest.mark.parametrize(("scores", "kind"), [(None, "embed"), (ScoreFacts(True), "score")])
@@ -192,7 +204,7 @@ def test_an_encoder_is_for_embeddings_or_scores_alone(scores: ScoreFacts | None,
         assert eventually(lambda: served.client.get("/readyz").status_code == 200)
         (card, _) = served.client.get("/v1/models").json()["data"]
         assert card["kind"] == kind
-        able = [name for name, is_able in card["capabilities"].items() if is_able]
+        able = [name for name, is_able in card["capabilities"].items() if is_able is True]
         assert able == ["rerank" if scores else "embeddings"]
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from quire.logs import FIELDS
+from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -122,6 +124,122 @@ def test_a_generation_is_logged_with_its_account(
     assert "model=test-model prompt_tokens=5 cached_tokens=3 " in line
     assert "output_tokens=8 queue_s=0.25 prefill_s=0.5 decode_s=0.75 finish=max_tokens" in line
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("prompt", ["secret words", ["a secret", "another secret"]])
+def test_the_log_and_the_usage_count_the_same_cached_tokens(
+    served: Served, caplog: pytest.LogCaptureFixture, prompt: object
+) -> None:
+    """More outputs of a prompt find what its first has computed: that is no cache of the prompt."""
+    with caplog.at_level("INFO", logger="quire.access"):
+        body = {"prompt": prompt, "max_tokens": 4, "n": 3}
+        headers = {"x-request-id": f"cached-{type(prompt).__name__}"}
+        reply = served.client.post("/v1/completions", json=body, headers=headers).json()
+        (line,) = lines_of(headers["x-request-id"], caplog)
+    num_cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert num_cached == (3 if isinstance(prompt, str) else 6)
+    assert f" cached_tokens={num_cached} " in line
+
+
+def refusal(code: str, field: str | None = None) -> str:
+    return f" error_code={code}" + (f" error_field={field}" if field else "")
+
+
+REFUSALS = [
+    ("/v1/completions", {"prompt": "secret", "temperature": 9}, ("invalid_value", "temperature")),
+    ("/v1/completions", {"prompt": "secret", "secret": 1}, ("unknown_parameter", None)),
+    ("/v1/completions", {"prompt": "secret", "model": "secret"}, ("model_not_found", "model")),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "secret", "secret": 1}]},
+        ("unknown_parameter", "messages[0]"),
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "user", "content": "secret"}],
+            "tool_choice": "required",
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "a", "parameters": {"properties": {"secret": 7}}},
+                }
+            ],
+        },
+        ("invalid_value", "tools[0].function.parameters"),
+    ),
+    (
+        "/v1/messages",
+        {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "secret"}]}]},
+        ("unsupported_parameter", "messages[0].content[0].type"),
+    ),
+    (
+        "/v1/responses",
+        {"input": [{"type": "message", "role": "user", "content": "a", "secret": 1}]},
+        ("unknown_parameter", "input[0]"),
+    ),
+    ("/v1/secret", {}, ("not_found", None)),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "reason"), REFUSALS)
+def test_a_refusal_leaves_its_reason_in_the_log(
+    served: Served,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    body: object,
+    reason: tuple[str, str | None],
+) -> None:
+    """The code and the field of the API, in text and as fields; no word of the request."""
+    code, field = reason
+    with caplog.at_level("INFO", logger="quire.access"):
+        name = f"refused-{code}-{field}-{path.count('/')}"
+        reply = served.client.post(path, json=body, headers={"x-request-id": name})
+        (line,) = lines_of(name, caplog)
+    assert reply.status_code >= 400, reply.text
+    assert line.endswith(refusal(code, field)), line
+    assert "secret" not in line.replace("/v1/secret", "")
+    (record,) = [each for each in caplog.records if each.getMessage() == line]
+    told = getattr(record, FIELDS)
+    assert (told["error_code"], told.get("error_field")) == (code, field)
+
+
+def test_refusals_before_any_route_leave_theirs_too(
+    guarded: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = {"authorization": "Bearer alpha"}
+    with caplog.at_level("INFO", logger="quire.access"):
+        ids = [{"x-request-id": f"before-{number}"} for number in range(3)]
+        guarded.client.get("/v1/models", headers=ids[0])
+        guarded.client.post("/v1/completions", content=b"x" * 2001, headers=key | ids[1])
+        guarded.client.get("/v1/models", headers=key | ids[2])
+        lines = [lines_of(each["x-request-id"], caplog)[0] for each in ids]
+    assert lines[0].endswith(refusal("invalid_api_key"))
+    assert lines[1].endswith(refusal("request_too_large"))
+    assert "error_code" not in lines[2]
+
+
+def test_a_refusal_of_the_engine_leaves_its_reason(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.engine.refuses = Reason.OVER_SHARE
+    with caplog.at_level("INFO", logger="quire.access"):
+        headers = {"x-request-id": "over-share"}
+        served.client.post("/v1/completions", json={"prompt": "secret"}, headers=headers)
+        (line,) = lines_of("over-share", caplog)
+    assert " 429 " in line and f"{refusal('rate_limit_exceeded')} " in f"{line} "
+
+
+def test_a_stream_that_fails_leaves_its_reason(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.engine.script = lambda _: iter((100, 101, -1))
+    with caplog.at_level("INFO", logger="quire.access"):
+        body = {"prompt": "secret words", "stream": True}
+        headers = {"x-request-id": "failing-stream"}
+        served.client.post("/v1/completions", json=body, headers=headers)
+        (line,) = lines_of("failing-stream", caplog)
+    assert " 200 " in line and line.endswith(refusal("not_finite"))
 
 
 def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:

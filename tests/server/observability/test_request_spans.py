@@ -24,7 +24,7 @@ def finish(*events: TimelineEvent) -> Finish:
 
 
 def record(*finishes: Finish, ended_s: float = 9.0) -> RequestRecord:
-    return RequestRecord(TRACE, "chat", "chatcmpl-1", "model", 3, 1.0, 2.0, ended_s, finishes)
+    return RequestRecord(TRACE, "chat", "chatcmpl-1", "model", 3, 1.0, 2.0, ended_s, finishes, 0)
 
 
 @given(

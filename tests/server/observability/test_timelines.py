@@ -207,7 +207,7 @@ def guarded() -> Iterator[Served]:
 
 
 def ask(served: Served, key: ApiKey, method: str, path: str, **rest: object) -> httpx.Response:
-    headers = {"authorization": f"Bearer {key.key}", "x-request-id": "mine"}
+    headers = {"authorization": f"Bearer {key.key}", "x-request-id": f"of-{key.name}"}
     return served.client.request(method, path, json=rest or None, headers=headers)
 
 
@@ -217,7 +217,7 @@ def test_an_ended_request_is_told_to_its_tenant_alone(guarded: Served, stream: b
     assert reply.status_code == 200
     job_id = guarded.engine.submitted[-1].id.rpartition("-")[0]
     assert job_id in reply.text
-    for name in (job_id, "mine"):
+    for name in (job_id, "of-ann"):
         wait_ended(guarded, name)
         body = ask(guarded, ANN, "GET", f"/v1/requests/{name}").json()
         assert (body["object"], body["id"], body["model"]) == (
@@ -255,7 +255,7 @@ def test_a_live_request_is_told_as_its_events_come(guarded: Served) -> None:
     request = guarded.engine.submitted[-1]
     waits = Event(time.monotonic(), Reason.WAITS_FOR_SEQUENCE, 64)
     guarded.do(lambda: guarded.engine.tell(events=((request.id, waits),)))
-    body = ask(guarded, BOB, "GET", "/v1/requests/mine").json()
+    body = ask(guarded, BOB, "GET", "/v1/requests/of-bob").json()
     guarded.do(guarded.engine.may_step.set)
     thread.join(10)
     (choice,) = body["choices"]
@@ -271,7 +271,7 @@ def test_a_refused_request_says_why(guarded: Served) -> None:
     reply = ask(guarded, BOB, "POST", "/v1/completions", prompt="x")
     guarded.engine.refuses = None
     assert reply.status_code == 503
-    body = ask(guarded, BOB, "GET", "/v1/requests/mine").json()
+    body = ask(guarded, BOB, "GET", "/v1/requests/of-bob").json()
     assert (body["state"], body["refused"]) == ("refused", "queue_full")
 
 

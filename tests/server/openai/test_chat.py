@@ -116,6 +116,21 @@ def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
     assert reply.json()["error"]["param"] == "echo"
 
 
+@pytest.mark.parametrize("field", ["tool_calls", "function_call"])
+def test_a_message_with_calls_is_not_continued(served: Served, field: str) -> None:
+    """The calls would be lost, since what is continued is the text."""
+    called = {"name": "find", "arguments": "{}"}
+    calls = {
+        "tool_calls": [{"id": "call_1", "type": "function", "function": called}],
+        "function_call": called,
+    }
+    messages = [*HELLO, {"role": "assistant", "content": "I", field: calls[field]}]
+    older = {"functions": [{"name": "find"}]} if field == "function_call" else {}
+    reply = served.chat(messages=messages, continue_final_message=True, **older)
+    param = f"messages[1].{field}"
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_echo_is_the_message_that_is_continued(served: Served, stream: bool) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Good morrow, "}]

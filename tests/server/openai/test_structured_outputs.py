@@ -9,7 +9,7 @@ import pytest
 from tests.server.grammars.matching import accepts
 from tests.server.openai.test_errors import error_of
 from tests.server.openai.test_streaming import events
-from tests.server.served import Served
+from tests.server.served import Served, plain_config, serving, with_model
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
@@ -24,7 +24,7 @@ def schema_format(schema: object, **fields: object) -> dict[str, object]:
     [
         ({"response_format": {"type": "json_object"}}, '{"a":[1,null]}', "[]"),
         ({"response_format": schema_format(SCHEMA)}, '{"n":1}', '{"n":1.5}'),
-        ({"response_format": schema_format(SCHEMA, strict=True)}, '{"n":1}', '{"n": 1}'),
+        ({"response_format": schema_format(SCHEMA, strict=True)}, '{"n":1}', '{"n":1'),
         ({"structured_outputs": {"json": SCHEMA}}, '{"n":1}', "{}"),
         ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, '{"n":1}', "{}"),
         ({"structured_outputs": {"json_object": True}}, "{}", "1"),
@@ -32,6 +32,18 @@ def schema_format(schema: object, **fields: object) -> dict[str, object]:
         ({"structured_outputs": {"choice": ['"yes"', "no\n"]}}, '"yes"', "yes"),
         ({"structured_outputs": {"grammar": 'start: "a" x\nx: /[0-9]+/'}}, "a1", "a"),
         ({"guided_json": True}, "[1]", "[1"),
+        ({"guided_json": SCHEMA}, '{\n  "n": 1\n}', '{"n":\n\n1}'),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+            '{"n":1}',
+            '{"n": 1}',
+        ),
+        (
+            {"guided_json": SCHEMA, "structured_outputs": {"disable_any_whitespace": True}},
+            '{"n":1}',
+            '{"n": 1}',
+        ),
+        ({"structured_outputs": {"regex": "a+", "disable_any_whitespace": False}}, "a", "b"),
         ({"guided_regex": "a+"}, "aa", ""),
         ({"guided_choice": ["a", "ab"]}, "ab", "abc"),
         ({"guided_grammar": 'root ::= "a" tail\ntail ::= [0-9]{2} | "x"'}, "a12", "a1"),
@@ -46,6 +58,20 @@ def test_the_engine_is_told_what_outputs_must_be_of(
     assert len(served.engine.submitted) == 3
     for grammar in grammars:
         assert accepts(grammar, right) and not accepts(grammar, wrong)
+
+
+def test_a_server_may_leave_out_white_space_and_a_request_ask_for_it() -> None:
+    asked: list[dict[str, object]] = [
+        {"response_format": schema_format(SCHEMA)},
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": None}},
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}},
+    ]
+    with serving(with_model(plain_config(), disable_any_whitespace=True)) as served:
+        for fields in asked:
+            assert served.complete(prompt="x", max_tokens=1, **fields).status_code == 200
+        grammars = [new.sampling.grammar for new in served.engine.submitted]
+    assert all(accepts(grammar, '{"n":1}') for grammar in grammars)
+    assert [accepts(grammar, '{"n": 1}') for grammar in grammars] == [False, False, True]
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}])
@@ -96,6 +122,26 @@ def nested(depth: int) -> dict[str, object]:
         ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", ""),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "not empty"),
+        (
+            {"structured_outputs": {"json": {}, "disable_any_whitespace": "yes"}},
+            "structured_outputs.disable_any_whitespace",
+            "true or false",
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+            "goes with JSON alone",
+        ),
+        (
+            {"structured_outputs": {"disable_any_whitespace": False}},
+            "structured_outputs.disable_any_whitespace",
+            "goes with JSON alone",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " *"}},
+            "structured_outputs.whitespace_pattern",
+            "not support",
+        ),
         ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice[1]", "string"),
         ({"guided_json": "{"}, "guided_json", "a JSON schema"),
         ({"guided_json": '{"const": NaN}'}, "guided_json", "a JSON schema"),

@@ -174,14 +174,34 @@ def test_what_cannot_be_used_is_named(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"n": NaN}', '{"n": [-Infinity', '{"n": 1e999}', "-1e999", '{"n": Infinity}']
+)
+@pytest.mark.parametrize("field", ["tool_calls", "function_call"])
+def test_numbers_that_are_not_finite_are_no_arguments(
+    served: Served, field: str, arguments: str
+) -> None:
+    """Templates would show the model what is no JSON."""
+    called = {"name": "find", "arguments": arguments}
+    given = {"tool_calls": [CALLED | {"function": called}], "function_call": called}
+    said = {"role": "assistant", "content": None, field: given[field]}
+    error = served.chat(messages=[*HELLO, said]).json()["error"]
+    where = {"tool_calls": "tool_calls[0].function", "function_call": "function_call"}[field]
+    assert (error["param"], "not finite" in error["message"]) == (
+        f"messages[1].{where}.arguments",
+        True,
+    )
+
+
 def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None:
+    """Where the server is to read calls in a format that the template does not show."""
     folder = tmp_path / "model"
     copytree(BUNDLED, folder)
     template = folder / "chat_template.jinja"
     template.write_text("{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
     with serving(with_model(plain_config(str(folder)), tool_call_parser="hermes")) as served:
         error = served.chat(messages=HELLO, tools=[TOOL]).json()["error"]
-        assert (error["param"], "no place for tools" in error["message"]) == ("tools", True)
+        assert (error["param"], "--tool-call-parser generic" in error["message"]) == ("tools", True)
         said = {"role": "assistant", "tool_calls": [CALLED]}
         error = served.chat(messages=[*HELLO, said]).json()["error"]
         assert error["param"] == "messages[1].tool_calls"
@@ -218,3 +238,19 @@ def test_reasoning_is_separate_and_counted(
     body = served.chat(messages=HELLO, include_reasoning=False).json()
     message = body["choices"][0]["message"]
     assert (message["content"], "reasoning_content" in message) == (f"It is.\n{CALL}", False)
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": [TOOL]}], ids=["alone", "beside tools"])
+def test_an_enforced_answer_keeps_the_tags_in_it(
+    thinking_server: Served, tokenizer: TextTokenizer, tools: dict[str, object]
+) -> None:
+    served, answer = thinking_server, json.dumps({"t": "<think>a <tool_call>"})
+    served.engine.script = says(f"Is it?\n</think>\n\n{answer}", tokenizer)
+    asked = {"messages": HELLO, "response_format": {"type": "json_object"}, **tools}
+    (choice,) = served.chat(**asked).json()["choices"]
+    message = choice["message"]
+    assert (message["content"], message["reasoning_content"]) == (answer, "Is it?")
+    assert (choice["finish_reason"], message.get("tool_calls")) == ("stop", None)
+    streamed = chunks(served.chat(**asked, stream=True))
+    deltas = [each["choices"][0]["delta"] for each in streamed]  # type: ignore[index]
+    assert "".join(each.get("content", "") for each in deltas) == answer

@@ -1,6 +1,7 @@
 """Events joined are the same for every split of a text; nothing is lost, and no markup is left."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quire.server.parsers.formats import (
+    TaggedCall,
     ToolFormat,
     ToolFormatName,
     find_reasoning_format,
@@ -88,6 +90,7 @@ def write_calls(calls: Calls, form: ToolFormatName) -> str:
     if form is ToolFormatName.hermes:
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
     listed = {
+        ToolFormatName.generic: "[{}]",
         ToolFormatName.mistral: "[TOOL_CALLS] [{}]",
         ToolFormatName.granite: "<|tool_call|>[{}]",
         ToolFormatName.jamba: "<tool_calls>[{}]</tool_calls>",
@@ -128,14 +131,16 @@ def in_parts(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 def can_be_written(calls: Calls, form: ToolFormatName) -> bool:
-    """Return whether the format can say these arguments: text that stands between tags cannot hold
-    the closing one, nor begin or end with what is taken for padding."""
-    if form not in TAGGED:
+    """Return whether the format can say these arguments: a text that stands between tags cannot
+    hold the closing one with what may follow it, nor begin or end with what is taken for
+    padding."""
+    syntax = form.value.syntax[0]
+    if not isinstance(syntax, TaggedCall):
         return True
-    close = form.value.syntax[0].value_close  # type: ignore[union-attr]
+    after = [tag for tag in (syntax.key_open, syntax.close, form.value.closes) if tag]
+    ends = f"{re.escape(syntax.value_close)}[ \t\r\n]*({'|'.join(map(re.escape, after))})"
     texts = [text for _, given in calls for text in given.values() if isinstance(text, str)]
-    held = [compact(given) for _, given in calls]
-    return not any(close in each for each in held) and all(t.strip("\n") == t for t in texts)
+    return not any(re.search(ends, text) or text.strip("\n") != text for text in texts)
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
@@ -203,6 +208,21 @@ def test_a_hostile_text_reads_the_same_however_it_is_split(
     kept = whole.content + whole.reasoning
     if not whole.calls and "think>" not in text and not in_reasoning:
         assert kept == text
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@cases(100)
+@given(st.data())
+def test_arguments_that_hold_tags_are_exact(form: ToolFormatName, data: st.DataObject) -> None:
+    """Those of the format itself too, whole, halved and in any order: a file's text may."""
+    held = "".join(data.draw(st.lists(st.sampled_from(fragments(form.value)), max_size=8)))
+    calls: Calls = [("search", {"query": held, "filter": {held: [held]}}), ("now", {"a": held})]
+    assume(can_be_written(calls, form))
+    text = write_calls(calls, form)
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
+    output = read(in_parts(text, cuts), options(form))
+    assert (output.named, output.content) == (calls, "")
+    assert all(call.is_whole for call in output.calls)
 
 
 def without_half_tag(call: Call, form: ToolFormatName) -> Iterator[str]:
@@ -283,7 +303,14 @@ def test_arguments_are_sent_while_they_come() -> None:
         ("mistral", '[TOOL_CALLS]now{"a": 1}', {"a": 1}),
         ("llama3_json", '<|python_tag|>{"name": "now", "parameters": {"a": 1}}', {"a": 1}),
         ("pythonic", "[now(a=true, b='x, (y)', c={'d': None})]", {"a": True, "b": "x, (y)"}),
+        ("pythonic", "[now(a='''it's (odd)\n''', b='')]", {"a": "it's (odd)\n", "b": ""}),
         ("qwen3_coder", "<tool_call><function=now><parameter=a>1</parameter></function>", None),
+        (
+            "qwen3_coder",
+            "<tool_call><function=now><parameter=a>\n</parameter>\nis a tag\n</parameter>\n"
+            "</function></tool_call>",
+            {"a": "</parameter>\nis a tag"},
+        ),
     ],
 )
 def test_ways_to_write_a_call(form: str, text: str, arguments: dict[str, object] | None) -> None:

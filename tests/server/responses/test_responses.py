@@ -56,6 +56,12 @@ def test_a_turn_of_the_assistant_is_one_message() -> None:
     assert [call["id"] for call in calls] == ["call_1", "call_2"]
 
 
+def test_a_turn_that_was_cut_within_its_reasoning_has_no_text() -> None:
+    messages = messages_of(ASKED, REASONING, ASKED, REASONING, REASONING)
+    assert [each["role"] for each in messages] == ["user", "assistant", "user"] + ["assistant"] * 2
+    assert (messages[1]["content"], messages[1]["reasoning_content"]) == ("", "Hm.")
+
+
 def test_text_after_calls_is_of_the_turn_that_called() -> None:
     messages = messages_of(ASKED, SAID, CALL, {"role": "assistant", "content": "Soon."}, RESULT)
     assert [each["role"] for each in messages] == ["user", "assistant", "tool"]
@@ -111,6 +117,7 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"input": [ASKED, SAID, {**CALL, "name": 3}, RESULT]}, "input[2].name"),
         ({"input": [ASKED, {"type": "function_call", "name": "x"}]}, "input[1].arguments"),
         ({"input": [ASKED, {**RESULT, "call_id": "other"}]}, "input[1].call_id"),
+        ({"input": [ASKED, {**CALL, "arguments": '{"n": NaN}'}]}, "input[1].arguments"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "name": 3}]}, "tools[0].name"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice"),

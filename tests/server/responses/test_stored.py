@@ -12,7 +12,7 @@ from quire.server.config import ApiKey
 from quire.server.text.tokenizer import TextTokenizer
 from tests.server.openai.test_tools import CALL, says
 from tests.server.responses.test_streaming import told
-from tests.server.served import Served, eventually, plain_config, serving
+from tests.server.served import Served, eventually, plain_config, serving, with_model
 
 RESPONSES = "/v1/responses"
 
@@ -87,6 +87,18 @@ def test_what_was_said_before_comes_before_the_input(
     items = [asked, *first["output"], result, *second["output"], third]
     ask(served, items, instructions="Be sure.", store=False, **shared)
     assert prompt_of(served) == chained
+
+
+def test_a_response_that_was_cut_within_its_reasoning_goes_on(tokenizer: TextTokenizer) -> None:
+    with serving(with_model(plain_config(), reasoning_parser="deepseek_r1")) as served:
+        served.engine.script = says("<think>Let me think of it for long", tokenizer)
+        first = ask(served, max_output_tokens=8)
+        assert [item["type"] for item in first["output"]] == ["reasoning"]
+        more = {"role": "user", "content": "Go on"}
+        ask(served, [more], previous_response_id=first["id"])
+        continued = prompt_of(served)
+        ask(served, [{"role": "user", "content": "Hello there"}, *first["output"], more])
+        assert prompt_of(served) == continued
 
 
 @pytest.mark.parametrize("num_chars", [5_000, 100_000])

@@ -93,10 +93,11 @@ class Transfers:
         ]
         return StoredPrefix(num_here, len(found[0]), tuple(sorted(missing)))
 
-    def take_in(self, chain: Chain, places: Sequence[Place]) -> list[TakenIn]:
+    def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
         """Take blocks for these places, as many as the pool has, and let them be found as cached.
         Places that are here by now get none. What the chain has here already is the last to be
-        evicted for it. The caller writes the blocks before any step is scheduled."""
+        evicted for it. The caller writes the blocks before any step is scheduled. `name` tells
+        traces for whom they come in."""
         pool, finder = self._pool, self._finder
         wanted = [
             position

@@ -26,10 +26,11 @@ class BlockPort:
     model: Model
     rows: BlockRows
 
-    def take_in(self, chain: Chain, places: Sequence[Place], rows: Tensor) -> int:
+    def take_in(self, chain: Chain, places: Sequence[Place], rows: Tensor, name: str) -> int:
         """Let the blocks of `places`, whose bytes are the first of `rows`, be found in the prefix
-        cache. Return how many of them are there now: fewer where memory is short."""
-        taken = self.transfers.take_in(chain, places)
+        cache. Return how many of them are there now: fewer where memory is short. `name` is that of
+        the request that waits for them."""
+        taken = self.transfers.take_in(chain, places, name)
         block_ids = [each.block_id for each in taken]
         copies = self.cache.take_block_copies()
         self.loads.note_copies(copies)

@@ -252,7 +252,7 @@ class Loading:
     def _take_in_part(self, load: _Load, part: _Part) -> None:
         began, read = time.perf_counter(), part.read.result()
         places = part.places[: read.num_blocks]
-        num_here = self._port.take_in(load.chain, places, part.rows)
+        num_here = self._port.take_in(load.chain, places, part.rows, load.requests[0])
         load.num_bytes += read.num_blocks * self._port.rows.row_bytes
         load.read_s += read.seconds
         load.take_in_s += time.perf_counter() - began

@@ -50,7 +50,7 @@ from quire.models.graphs.cuda import CUDADevice
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, record_steps
 from quire.models.hf import HFModel
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.parallel.group import RankGroup, join_group, open_store
 from quire.models.parallel.ranks import RankLost
 

@@ -12,7 +12,7 @@ from quire.engine.startup.memory import DeviceMemory, measure
 from quire.engine.startup.sizing import Memories
 from quire.models.config import KVOptions
 from quire.models.hf import HFModel
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.parallel.group import RankGroup
 
 

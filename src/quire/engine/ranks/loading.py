@@ -8,7 +8,8 @@ from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.placement import Placement
 from quire.engine.startup.start import Start
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import LoadedModel, load_model, load_shard
+from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.loader import load_model, load_shard
 from quire.models.parallel.group import RankGroup, join_group, serve_store
 from quire.models.parallel.ranks import RankLost
 

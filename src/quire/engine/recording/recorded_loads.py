@@ -50,9 +50,10 @@ class RecordedTransfers(Transfers):
     def __init__(self, recorder: FlightRecorder, transfers: Transfers) -> None:
         super().__init__(transfers._finder, transfers._log)
         self._recorder = recorder
+        self._transfers = transfers  # which may be traced
 
-    def take_in(self, chain: Chain, places: Sequence[Place]) -> list[TakenIn]:
-        taken = super().take_in(chain, places)
+    def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
+        taken = self._transfers.take_in(chain, places, name)
         numbers = self._recorder.numbers
         if not self._recorder.is_broken:
             numbers.learn(chain.digests)

@@ -40,7 +40,7 @@ from quire.engine.startup.placement import (
     own_part,
     prepare_threads_and_device,
 )
-from quire.engine.startup.receipt import padding_warning, receipt_text
+from quire.engine.startup.receipt import kept_whole_warning, padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Sizing,
     StepMemory,
@@ -251,9 +251,9 @@ def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -
 
 
 def _log_facts(facts: EngineFacts, layout: Layout) -> None:
-    warning = padding_warning(layout)
-    if warning is not None:
-        logger.warning(warning)
+    for warning in (padding_warning(layout), kept_whole_warning(facts.memory)):
+        if warning is not None:
+            logger.warning(warning)
     logger.info("attention: %s; experts: %s", facts.attention, facts.experts)
     logger.info("decode: %s; prefill: %s", facts.decode, facts.prefill)
     logger.info("%s", receipt_text(facts))

@@ -1,5 +1,8 @@
 """The memory receipt: decisions about memory, as facts for the server and text for people."""
 
+from collections import Counter
+from collections.abc import Iterator
+
 from quire.cache.layout import LayerGroup, Layout
 from quire.cache.sizing import MIB, KVCapacity
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts
@@ -15,12 +18,30 @@ def memory_facts(
         kv_dtype=kv_dtype,
         kv_tokens=capacity.num_tokens(limits.max_model_len),
         kv_token_bytes=capacity.token_bytes,
-        layer_groups=tuple(_group_facts(layout, group) for group in layout.groups),
+        layer_groups=tuple(
+            facts for group in layout.groups for facts in _group_facts(layout, group)
+        ),
         padding_share=layout.padding_share,
         max_model_len_fits=capacity.largest_length(limits.model_max_len),
         max_concurrency=capacity.concurrency(limits.max_model_len),
         why_num_blocks=reasons.num_blocks,
         why_max_num_batched_tokens=reasons.num_tokens,
+        passed_token_bytes=layout.passed_token_bytes,
+        unseen_token_bytes=layout.unseen_token_bytes,
+        why_kept_whole=_why_kept_whole(layout),
+    )
+
+
+def kept_whole_warning(memory: MemoryFacts) -> str | None:
+    """Return a warning if layers with windows or chunks keep every token, else None."""
+    if not memory.why_kept_whole:
+        return None
+    kept = [group for group in memory.layer_groups if group.is_kept_whole]
+    return (
+        f"{', '.join(map(_group_text, kept))}: these layers keep every token, since "
+        f"{memory.why_kept_whole}; of a token that their windows have passed all layers hold "
+        f"{memory.passed_token_bytes:,} bytes, where "
+        f"{memory.passed_token_bytes - memory.unseen_token_bytes:,} would do"
     )
 
 
@@ -50,6 +71,7 @@ def receipt_text(facts: EngineFacts) -> str:
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
             f"({memory.why_num_blocks})",
             f"  layers: {', '.join(map(_group_text, memory.layer_groups))}",
+            *_kept_whole_lines(memory),
             f"  a step: {facts.max_num_batched_tokens} tokens "
             f"({memory.why_max_num_batched_tokens})",
             f"  reachable context: {memory.max_model_len_fits:,} tokens; a request has up to "
@@ -69,10 +91,31 @@ def _rank_lines(facts: EngineFacts) -> list[str]:
     ]
 
 
-def _group_facts(layout: Layout, group: LayerGroup) -> LayerGroupFacts:
-    is_latent = all(token_kv.is_latent for token_kv in layout.token_kvs)
-    kind = "latent" if is_latent else str(group.pattern.attention_type)
-    return LayerGroupFacts(kind, group.pattern.size, len(group.layers))
+def _kept_whole_lines(memory: MemoryFacts) -> list[str]:
+    """Return a line for the warning, if there is one."""
+    warning = kept_whole_warning(memory)
+    return [] if warning is None else [f"  kept whole: {warning}"]
+
+
+def _why_kept_whole(layout: Layout) -> str:
+    """Return why layers with windows or chunks keep every token, or nothing if none does. Where K
+    and V differ in size, the option would change nothing."""
+    if not layout.is_kept_whole:
+        return ""
+    if len(set(layout.token_kvs)) == 1:
+        return "--disable-hybrid-kv-cache-manager is set"
+    return "layers differ in the size of K and V, and so share one block table"
+
+
+def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]:
+    """Yield the facts of the group's layers, those together that see alike."""
+    kinds = Counter(
+        ("latent" if layout.token_kvs[tensor].is_latent else str(seen.attention_type), seen.size)
+        for tensor, seen in enumerate(map(group.seen_by, range(len(group.layers))))
+    )
+    for (kind, reach), num_layers in kinds.items():
+        is_kept_whole = group.is_kept_whole and reach is not None
+        yield LayerGroupFacts(kind, reach, num_layers, is_kept_whole)
 
 
 def _group_text(group: LayerGroupFacts) -> str:

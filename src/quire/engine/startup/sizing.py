@@ -21,7 +21,7 @@ from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.graphs.sizes import GraphKinds, piece_bytes, record_bytes
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 
 
 class StepMemory(NamedTuple):
@@ -186,4 +186,5 @@ class Sizing:
             quantization=config.model.quantization,
             async_scheduling=is_overlapped(config.scheduling, model.device),
             has_head=model.has_head,
+            left_out=model.left_out,
         )

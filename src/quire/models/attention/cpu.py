@@ -89,6 +89,7 @@ def cpu_scratch_bytes(
     for layer in layers:
         call = _call(layer, codec, library)
         call.num_tokens, call.num_threads = limits.max_num_batched_tokens, library.num_threads
+        call.table_columns, call.block_size = limits.max_model_len, 1
         most = max(most, count(call))
     return most
 

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.hook import AttentionContext
 from quire.models.config import LayerFacts
-from quire.models.loading.probe import FORWARD_ERRORS
+from quire.models.loading.checks.probe import FORWARD_ERRORS
 
 Forward = Callable[..., object]
 
-TOLERANCE = 0.02
-"""The largest error of a candidate, as a share of the root mean square of the module's result: both
-round to bfloat16 several times."""
 SMALL = 2.0**-7
 """The root mean square of a checked layer's input, so that what the layer adds can be seen."""
 
@@ -26,13 +23,15 @@ def root_mean_square(x: Tensor) -> float:
     return float(x.float().square().mean().sqrt())
 
 
-def is_same(found: Tensor, expected: Tensor) -> bool:
+def is_same(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Return whether two results are equal but for an error of `tolerance`, as a share of the root
+    mean square of the expected one (`part_tolerance`)."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if expected.numel() == 0:
         return True
     error = root_mean_square(found.float() - expected.float())
-    return error <= TOLERANCE * root_mean_square(expected)
+    return error <= tolerance * root_mean_square(expected)
 
 
 class EquivalenceCheck(Protocol):
@@ -71,12 +70,15 @@ class AttentionCheck:
     """Checks an attention module, its queries, keys and values too: where a softmax is nearly even,
     the result shows little of them."""
 
-    def __init__(self, module: nn.Module, candidate: Forward, context: AttentionContext) -> None:
+    def __init__(
+        self, module: nn.Module, candidate: Forward, context: AttentionContext, tolerance: float
+    ) -> None:
         self.module = module
         self.candidate = candidate
         self.is_equivalent: bool | None = None
         self._forward = module.forward
         self._context = context
+        self._tolerance = tolerance
 
     def __call__(self, *args: Tensor, **options: object) -> object:
         expected, inputs = self._compute(self._forward, args, options)
@@ -85,7 +87,7 @@ class AttentionCheck:
             pairs = zip(
                 (*its_inputs, *_tensors(found)), (*inputs, *_tensors(expected)), strict=True
             )
-            is_equivalent = all(is_same(*pair) for pair in pairs)
+            is_equivalent = all(is_same(*pair, self._tolerance) for pair in pairs)
         except FORWARD_ERRORS:
             is_equivalent = False
         self.is_equivalent = is_equivalent and self.is_equivalent is not False
@@ -117,11 +119,12 @@ def _tensors(result: object) -> list[Tensor]:
 class LayerCheck:
     """Checks a decoder layer, on inputs that are scaled to SMALL."""
 
-    def __init__(self, module: nn.Module, candidate: Forward) -> None:
+    def __init__(self, module: nn.Module, candidate: Forward, tolerance: float) -> None:
         self.module = module
         self.candidate = candidate
         self.is_equivalent: bool | None = None
         self._forward = module.forward
+        self._tolerance = tolerance
 
     def __call__(self, *args: Tensor, **options: object) -> object:
         try:
@@ -129,7 +132,7 @@ class LayerCheck:
             expected = self._forward(x.clone(), *args[1:], **options)
             found = self.candidate(x.clone(), *args[1:], **options)
             (pair,) = zip(_tensors(found), _tensors(expected), strict=True)
-            is_equivalent = is_same(*pair)
+            is_equivalent = is_same(*pair, self._tolerance)
         except FORWARD_ERRORS:
             is_equivalent = False
         self.is_equivalent = is_equivalent and self.is_equivalent is not False
@@ -139,17 +142,18 @@ class LayerCheck:
 class ModelCheck:
     """Checks the forward of the whole model by its logits."""
 
-    def __init__(self, module: nn.Module, candidate: Forward) -> None:
+    def __init__(self, module: nn.Module, candidate: Forward, tolerance: float) -> None:
         self.module = module
         self.candidate = candidate
         self.is_equivalent: bool | None = None
         self._forward = module.forward
+        self._tolerance = tolerance
 
     def __call__(self, *args: Tensor, **options: object) -> object:
         expected = self._forward(*args, **options)
         try:
             found = self.candidate(*args, **options)
-            is_equivalent = is_same(found.logits, expected.logits)  # type: ignore[attr-defined]
+            is_equivalent = is_same(found.logits, expected.logits, self._tolerance)  # type: ignore[attr-defined]
         except FORWARD_ERRORS:
             is_equivalent = False
         self.is_equivalent = is_equivalent and self.is_equivalent is not False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.graphs.crossings import Crossings
-from quire.models.loading.probe import FORWARD_ERRORS
+from quire.models.loading.checks.probe import FORWARD_ERRORS
 
 logger = logging.getLogger(__name__)
 

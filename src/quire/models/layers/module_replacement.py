@@ -5,6 +5,7 @@ A module is recognised by its parts, and replaced only if the fused one computes
 then share one packed weight, of which their own weights are views.
 """
 
+import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.native_decoder import NativeDecoder
-from quire.models.loading.probe import FORWARD_ERRORS
+from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.native.decoder.fused import (
     ACTIVATIONS,
     MAX_HEAD_SIZE,
@@ -45,6 +46,7 @@ from quire.models.native.decoder.fused import (
     HeadLayout,
     NormParams,
 )
+from quire.models.rounding import part_tolerance
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class ModuleReplacements:
     """The modules whose forward is replaced now."""
 
     modules: list[nn.Module] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """A sentence for each kind of candidates that were not equivalent in some modules."""
 
     def replace(self, module: nn.Module, forward: Forward) -> None:
         setattr(module, "forward", forward)  # noqa: B010
@@ -85,12 +89,19 @@ class ModuleReplacements:
         for check in checks:
             self.replace(check.module, check)
         run_steps()
+        unlike = Counter[str]()
         for check in checks:
             if check.is_equivalent:
                 setattr(check.module, "forward", check.candidate)  # noqa: B010
             else:
                 delattr(check.module, "forward")
                 self.modules.remove(check.module)
+                unlike[type(check.candidate).__name__] += 1
+        self.left_out.extend(
+            f"{count} of {len(checks)} {name}: the module computes something else, or is not "
+            "called. It runs part by part, which takes longer"
+            for name, count in unlike.items()
+        )
 
     def undo(self) -> None:
         """Restore every forward. Weights that were joined stay joined."""
@@ -115,25 +126,27 @@ def replace_modules(
     dtype = next((parameter.dtype for parameter in module.parameters()), None)
     if kernels is None or dtype not in kernels.dtypes:
         return replacements
+    tolerance = part_tolerance(dtype, is_exact=given.are_exact)
     parts = [part for part in module.modules() if "forward" not in vars(part)]
     for part in parts:
-        forward = _norm(part, kernels, dtype) or _gated(part, kernels, dtype)
+        forward = _norm(part, kernels, dtype) or _gated(part, kernels, dtype, tolerance)
         if forward is not None:
             replacements.replace(part, forward)
     replacements.keep_equivalent(
         [
-            AttentionCheck(part, attention, context)
+            AttentionCheck(part, attention, context, tolerance)
             for part in parts
             if (attention := _attention(part, kernels, dtype))
         ],
         run_steps,
     )
     replacements.keep_equivalent(
-        [LayerCheck(part, layer) for part in parts if (layer := _layer(part, kernels))], run_steps
+        [LayerCheck(part, layer, tolerance) for part in parts if (layer := _layer(part, kernels))],
+        run_steps,
     )
     decoder = _decoder(module, given, kernels)
     if decoder is not None:
-        replacements.keep_equivalent([ModelCheck(module, decoder)], run_steps)
+        replacements.keep_equivalent([ModelCheck(module, decoder, tolerance)], run_steps)
     kinds = Counter(type(part.forward).__name__ for part in replacements.modules)
     logger.info("fused: %s", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return replacements
@@ -157,7 +170,11 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormForward | None:
-    """Return the norm for a module of one weight and an epsilon that is an RMSNorm, else None."""
+    """Return the norm for a module of one weight and an epsilon that is an RMSNorm, else None.
+
+    The kind is told by a copy of the module with weights around one: beside weights as large as
+    trained ones may be, w and 1 + w are the same but for rounding.
+    """
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -165,15 +182,24 @@ def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormF
         return None
     if weight.dtype != dtype or not isinstance(epsilon, float):
         return None
+    twin, tolerance = copy.deepcopy(module), part_tolerance(dtype, is_exact=True)
+    x = _numbers(len(weight), weight)
+    twin.get_parameter("weight").data = x[0].clone()
     for kind in range(len(NORM_KINDS)):
+        known = NormForward(kernels, NormParams(x[0].clone(), epsilon, kind))
         forward = NormForward(kernels, NormParams(weight.data.contiguous(), epsilon, kind))
-        x = _numbers(len(weight), weight)
-        if all(_agree(module, forward, x * scale) for scale in CHECK_SIZES):
+        if all(
+            _agree(one, other, x * scale, tolerance)
+            for one, other in ((twin, known), (module, forward))
+            for scale in CHECK_SIZES
+        ):
             return forward
     return None
 
 
-def _gated(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> GatedForward | None:
+def _gated(
+    module: nn.Module, kernels: LayerKernels, dtype: torch.dtype, tolerance: float
+) -> GatedForward | None:
     act = _act(getattr(module, "act_fn", getattr(module, "activation_fn", None)))
     down = _packed(module, dtype, ("down_proj",))
     gate_up = _packed(module, dtype, ("gate_up_proj",)) or _packed(
@@ -184,7 +210,7 @@ def _gated(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> Gate
     forward = GatedForward(kernels, gate_up, down, act)
     x = _numbers(gate_up.weight.num_columns, gate_up.weight.packed)
     x *= BIG / max(root_mean_square(gate_up(x)), 1e-6)
-    return forward if _agree(module, forward, x) else None
+    return forward if _agree(module, forward, x, tolerance) else None
 
 
 def _act(function: object) -> int | None:
@@ -335,9 +361,11 @@ def _numbers(size: int, like: Tensor) -> Tensor:
     return (torch.randn(NUM_CHECK_ROWS, size, generator=generator) + 0.5).to(like)
 
 
-def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+def _agree(
+    module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, tolerance: float
+) -> bool:
     try:
         expected = module(x.clone())
-        return isinstance(expected, Tensor) and is_same(forward(x.clone()), expected)
+        return isinstance(expected, Tensor) and is_same(forward(x.clone()), expected, tolerance)
     except FORWARD_ERRORS:
         return False

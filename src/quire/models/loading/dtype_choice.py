@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from quire.models.config import ModelDtype, UnsupportedModel
+from quire.models.config import FailedCheck, ModelDtype, UnsupportedModel
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ def naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iter
     """Add the dtype to try to the refusal of a model that rounding alone may have made unfit."""
     try:
         yield
+    except FailedCheck:
+        raise
     except UnsupportedModel as error:
         if stored != torch.float32 or chosen != torch.bfloat16:
             raise

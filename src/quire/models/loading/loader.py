@@ -13,146 +13,44 @@ earlier context whose slots and tables all lie in it; such a model and its store
 dropped.
 """
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from quire.models.attention.backend import Site
-from quire.models.attention.choice import attention_name, build_attention, choose_attention
-from quire.models.attention.hook import AttentionContext
-from quire.models.attention.scratch import StepLimits
-from quire.models.config import (
-    KVOptions,
-    KVSize,
-    LayerFacts,
-    ModelDtype,
-    ModelFacts,
-    UnsupportedModel,
-)
-from quire.models.experts.replacement import choose_experts, has_experts
-from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
-from quire.models.kv.block_copier import build_block_copier
+from quire.models.config import LayerFacts, ModelDtype, UnsupportedModel
 from quire.models.kv.huge_pages import return_free_memory
-from quire.models.kv.kv_codec import choose_codec
-from quire.models.kv.kv_store import build_kv_store
-from quire.models.layers.frozen_rotary import freeze_rotary
-from quire.models.layers.greedy_head import greedy_head_scratch_bytes, use_greedy_head
-from quire.models.layers.linears import OtherUses, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.module_replacement import replace_modules
+from quire.models.layers.module_replacement import has_decoder_parts
 from quire.models.layers.relocation import relocate_weights
-from quire.models.loading.batch_invariance import (
-    BLOCK_SIZE,
-    NUM_BLOCKS,
-    OWN_TOLERANCE,
-    TOLERANCE,
-    hidden_size,
-    is_batch_invariant,
-    is_close,
-)
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
+from quire.models.loading.checks.measure import Measured, measure, own_logits
+from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
+from quire.models.loading.checks.probe import probe_without_weights, refuse_nan
+from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype, naming_dtype
 from quire.models.loading.end_tokens import within_vocabulary
-from quire.models.loading.probe import (
-    FORWARD_ERRORS,
-    TOKENS,
-    Probe,
-    first_logits,
-    probe,
-    probe_without_weights,
-    refuse_nan,
-)
-from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
-from quire.models.loading.quantised import check_quantised, log_quantised
-from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
+from quire.models.loading.fast_paths import use_experts, use_kernels
+from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.support import layering, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
 from quire.models.parallel.plan import own_code_refusal, plan_shards
 from quire.models.parallel.ranks import Ranks, WeightlessRanks
 from quire.models.parallel.sharding import Share, shard_module
-from quire.models.states import show_states
 from quire.models.target import Target
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-logger = logging.getLogger(__name__)
-
-DEFAULT_KV = KVOptions()
-ONE_GROUP = KVOptions(hybrid=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A loaded module with its facts; each `attach` gives a model over it with its own K and V."""
-
-    module: nn.Module
-    context: AttentionContext
-    facts: ModelFacts
-    kv_dtype: torch.dtype
-    device: torch.device
-    experts: str = "none"
-    """The name of what computes experts, for logs."""
-    has_head: bool = True
-    """Whether the checkpoint has the head that makes logits; else these mean nothing."""
-
-    @property
-    def weight_bytes(self) -> int:
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        return sum(tensor.nbytes for tensor in tensors)
-
-    def attach(
-        self,
-        num_blocks: int,
-        block_size: int,
-        options: KVOptions = DEFAULT_KV,
-        *,
-        num_host_blocks: int = 0,
-    ) -> HFModel:
-        """Allocate K and V, and return a model that attends over them.
-
-        `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's,
-        for requests that are swapped out.
-        """
-        store = build_kv_store(
-            self.facts.layout(options),
-            KVSize(num_blocks, block_size, num_host_blocks),
-            codec=choose_codec(options.dtype, self.kv_dtype),
-            device=self.device,
-            huge_pages=options.huge_pages,
-        )
-        backend = build_attention(
-            store, options.attention, options.disabled, self.site(options).features
-        )
-        copier = build_block_copier(store, self.device)
-        return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size, store)
-
-    def attention_name(self, options: KVOptions) -> str:
-        """Return the name of the backend that `attach` would choose, to be logged."""
-        return attention_name(options.attention, self.site(options))
-
-    def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
-        """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
-        the activations."""
-        head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
-        site = self.site(options)
-        attention = choose_attention(options.attention, site)
-        return head + attention.scratch_bytes(self.facts.layers, limits, site)
-
-    def site(self, options: KVOptions) -> Site:
-        """Return the place where its attention runs."""
-        layers = self.facts.layers
-        codec = choose_codec(options.dtype, self.kv_dtype)
-        head_size = max(layer.head_size for layer in layers)
-        v_head_size = max(layer.v_head_size for layer in layers)
-        features = frozenset().union(*(layer.features for layer in layers))
-        return Site(self.device, codec, head_size, v_head_size, options.disabled, features, layers)
+ADVICE = (
+    "Pass --dtype float32 if that is not so yet: it tells whether the number format is to blame. "
+    "Report the model and this line"
+)
 
 
 def load_model(
@@ -170,7 +68,8 @@ def load_model(
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
     can be quantised, or the logits then differ too much.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
@@ -188,7 +87,8 @@ def load_shard(
     layers are those of this rank's heads; logits are whole, and the same to the bit on every rank.
     Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     target = Target(dtype, ranks.device, kernels, ranks.size)
     if ranks.size == 1:
         return _load(checkpoint, target, on_progress)
@@ -220,14 +120,14 @@ def _load(
         share.keep(module)
     nn.Module.to(module, device)
     with naming_dtype(stored, chosen):
-        loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
+        measured, bound = _measured(checkpoint.folder, config, module, device)
     if share is not None:
-        share.check(loaded.facts.layers)
+        share.check(measured.loaded.facts.layers)
     heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
-    loaded = replace(loaded, experts=_choose_experts(loaded, logits), has_head=heads)
+    loaded = replace(measured.loaded, experts=use_experts(measured, bound), has_head=heads)
     if kernels is not None:
         return_free_memory()
-        _replace_by_kernels(loaded, kernels, other_uses, logits)
+        loaded = replace(loaded, left_out=use_kernels(measured, kernels, bound))
         relocate_weights(module, kernels.disabled)
     return_free_memory()
     on_progress("probe", 1, 1)
@@ -238,27 +138,47 @@ def _load(
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
     the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
-    that the skeleton shows."""
+    that the skeleton shows. `is_checked` says that a small copy was found right."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
     layers: Mapping[int, LayerFacts] = field(default_factory=dict)
+    is_checked: bool = False
 
 
-def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
-    """Find a checkpoint, and refuse what can be refused before its weights are read."""
+class CodeFacts(NamedTuple):
+    """Facts of a model's code with its configuration, known without its weights.
+
+    is_checked: a small copy was checked; else the weights alone will tell.
+    is_plain_decoder: all its layers may run as one call of the kernels.
+    """
+
+    is_checked: bool
+    is_plain_decoder: bool
+
+
+def check_code(folder: Path) -> CodeFacts:
+    """Check what can be checked of a causal model before its weights are read. Raises
+    CheckpointError or UnsupportedModel."""
+    checkpoint = _open_checkpoint(folder, trust_remote_code=False)
+    skeleton = checkpoint.skeleton
+    assert skeleton is not None, "there is one unless the code is the checkpoint's own"
+    return CodeFacts(checkpoint.is_checked, has_decoder_parts(skeleton))
+
+
+def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
+    """Refuse what can be refused of a checkpoint before its weights are read."""
     from quire.models.loading import pretrained
 
-    folder = locate(source, on_progress)
-    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    config = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     text_config = config.get_text_config()
     refuse_unsupported(text_config)
-    if source.trust_remote_code:
+    if trust_remote_code:
         return _Checkpoint(folder, config, None)
     skeleton = pretrained.build_without_weights(folder, config)
     layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
-    return _Checkpoint(folder, config, skeleton, layers)
+    return _Checkpoint(folder, config, skeleton, layers, check_structure(config, skeleton))
 
 
 def _read_weights(
@@ -281,115 +201,26 @@ def _read_weights(
     )
 
 
-def _probed(
+def _measured(
     folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
-) -> tuple[LoadedModel, Collection[int], Tensor]:
-    """Measure the model, and check that its logits do not depend on other requests in the batch.
-
-    Returns the model, the ids of weights that are used by more than linear layers, and the logits
-    of the probe.
-    """
+) -> tuple[Measured, float]:
+    """Return the model, measured and found right, and how far rounding takes its logits."""
     from quire.models.loading import pretrained
 
-    with pretrained.own_attention(module):
-        own = first_logits(module, config.model_type)
+    own = own_logits(module, config)
     if own.isnan().any():
         refuse_nan(folder, module)
-    freeze_rotary(module, max_model_len(config), device)
-    measured = _measure(module, config.model_type, layering(config), own)
-    facts = ModelFacts(
-        model_type=config.model_type,
-        layers=measured.layers,
-        vocab_size=len(measured.logits),
-        max_model_len=max_model_len(config),
-        eos_token_ids=within_vocabulary(
-            pretrained.eos_token_ids(folder, module), len(measured.logits)
-        ),
-        dtype=str(measured.kv_dtype).removeprefix("torch."),
-        dtype_bytes=measured.kv_dtype.itemsize,
-    )
-    loaded = _with_hooks(module, facts, measured.kv_dtype, device)
-    facts = replace(facts, hidden_size=hidden_size(_attach_small(loaded), device))
-    loaded = replace(loaded, facts=facts)
-    with OtherUses() as uses:
-        if not _is_batch_invariant(loaded, measured.logits):
-            raise UnsupportedModel(
-                facts.model_type, "requests packed into one row change each other"
-            )
-    return loaded, uses.ids, measured.logits
-
-
-def _replace_by_kernels(
-    loaded: LoadedModel, kernels: ModelKernels, used_otherwise: Collection[int], logits: Tensor
-) -> None:
-    """Pack the linear weights, replace modules by fused ones, and give the head candidate pruning.
-
-    Each change is undone where the model then fails or its logits differ. A model whose weights
-    were to be quantised is refused instead: it is not served without that.
-    """
-    model_type, is_exact = loaded.facts.model_type, kernels.are_exact
-
-    def is_right() -> bool:
-        try:
-            return _is_batch_invariant(
-                loaded, logits, TOLERANCE if is_exact else QUANTISED_TOLERANCE
-            )
-        except FORWARD_ERRORS as error:
-            logger.info("%s models do not run so: %r", model_type, error)
-            return False
-
-    packed = pack_linears(loaded.module, kernels.linears, used_otherwise)
-    if not is_exact:
-        log_quantised(loaded.module, packed, model_type)
-        check_quantised(_attach_small(loaded), model_type, TOKENS, logits)
-    elif not is_right():
-        packed.undo()
-        logger.info("the linear weights are unpacked again")
-        return
-    replacements = replace_modules(loaded.module, kernels, loaded.context, is_right)
-    if not is_right():
-        replacements.undo()
-        logger.info("the fused parts are taken out again")
-    use_greedy_head(loaded.module, kernels)
-
-
-def _choose_experts(loaded: LoadedModel, logits: Tensor) -> str:
-    """Choose what computes experts, and return its name for logs."""
-    if not has_experts(loaded.module):
-        return "none"
-    if loaded.device.type != "cuda":
-        return "transformers"
-    return choose_experts(loaded.module, loaded.device, lambda: _is_batch_invariant(loaded, logits))
-
-
-def _is_batch_invariant(
-    loaded: LoadedModel, logits: Tensor, tolerance: Mapping[torch.dtype, float] = TOLERANCE
-) -> bool:
-    return is_batch_invariant(_attach_small(loaded), TOKENS, logits, tolerance=tolerance)
-
-
-def _attach_small(loaded: LoadedModel) -> HFModel:
-    return loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP)
-
-
-def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:
-    """Probe the module. `own` are the logits by its own attention, which must not change."""
-    prepare(module, model_type)
-    measured = probe(module, model_type, layering)
-    if not is_close(measured.logits, own, OWN_TOLERANCE):
+    if not own.isfinite().all():
         raise UnsupportedModel(
-            model_type,
-            "with their attention redirected and positions given they say something else",
+            config.model_type, f"logits overflow in {own.dtype}: use another dtype"
         )
-    return measured
-
-
-def _with_hooks(
-    module: nn.Module, facts: ModelFacts, kv_dtype: torch.dtype, device: torch.device
-) -> LoadedModel:
-    context = AttentionContext()
-    for index, attention in attention_modules(module):
-        if index < facts.num_layers:
-            attach_hook(attention, PagedAttentionHook(facts.layers[index], context), context)
-    show_states(module, context)
-    return LoadedModel(module, context, facts, kv_dtype, device)
+    noise = rounding_noise(module, partial(own_logits, module, config), own)
+    bound = NOISES_APART * noise
+    measured = measure(module, config, own, device)
+    measured.refuse_beyond(bound, ADVICE)
+    loaded = measured.loaded
+    eos_token_ids = within_vocabulary(
+        pretrained.eos_token_ids(folder, module), loaded.facts.vocab_size
+    )
+    facts = replace(loaded.facts, eos_token_ids=eos_token_ids)
+    return replace(measured, loaded=replace(loaded, facts=facts)), bound

@@ -20,11 +20,11 @@ from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.planned_head import PlannedHead, plan_greedy_head
 from quire.models.loading import pretrained
+from quire.models.loading.checks.probe import FORWARD_ERRORS, Record, RecordingHook
 from quire.models.loading.dtype_choice import choose_dtype
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
 from quire.models.loading.peak_memory import PeakMemory
-from quire.models.loading.probe import FORWARD_ERRORS, Record, RecordingHook
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
 from quire.models.parallel.plan import plan_shards

@@ -122,14 +122,24 @@ def build_without_weights(
 ) -> PreTrainedModel:
     """Return the model as `load_module` would, but on the meta device, without numbers; `dtype`
     None means that of the configuration."""
-    AttentionInterface.register(PAGED, paged_attention)
     wrapped = _as_checkpoint_error(folder, "no model can be built by its configuration")
-    with torch.device("meta"), wrapped, _cannot_be_redirected(config):
-        module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, attn_implementation=PAGED, dtype=dtype or config.dtype
-        )
+    with wrapped, _cannot_be_redirected(config):
+        module = build_from_config(config, torch.device("meta"), dtype or config.dtype)
     nn.Module.train(module, False)
     _widen_kept(module)
+    return module
+
+
+def build_from_config(
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype | str | None
+) -> PreTrainedModel:
+    """Return a causal language model with paged attention and the numbers that transformers gives
+    it at first. Raises what transformers raises."""
+    AttentionInterface.register(PAGED, paged_attention)
+    with device:
+        module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=PAGED, dtype=dtype
+        )
     return module
 
 
@@ -139,6 +149,18 @@ def _widen_kept(module: PreTrainedModel) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if any(part in name.split(".") for part in kept):
             tensor.data = tensor.data.float()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers log nothing, for the time of the context, of a model that nobody asked
+    for."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 @contextmanager

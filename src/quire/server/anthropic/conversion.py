@@ -20,6 +20,7 @@ _NAMES = (
     (r"\btool_choice\.function\b", "tool_choice"),
     (r'"required" or "none"', "'any' or 'none'"),
     (r"\btool_call_id\b", "tool_use_id"),
+    (r"(\.tool_calls\[\d+\])\.function\.arguments\b", r"\1.input"),
     (r"\bthinking_token_budget\b", "thinking.budget_tokens"),
 )
 _LENGTHS = (

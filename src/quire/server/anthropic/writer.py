@@ -92,12 +92,12 @@ class MessageWriter:
 
 def _message_ending(ending: Ending | None) -> MessageEnding:
     """Return why a message ended: one that was cancelled with `abort`, for which Anthropic has no
-    word."""
+    word. One with a call that broke off ended its turn, and wants no tool to be used."""
     if ending is None:
         return MessageEnding(None, None)
     if isinstance(ending.stop_reason, str):
         return MessageEnding("stop_sequence", ending.stop_reason)
-    if ending.finish_reason == "stop" and ending.num_whole + ending.num_broken:
+    if ending.finish_reason == "stop" and ending.num_whole and not ending.num_broken:
         return MessageEnding("tool_use", None)
     return MessageEnding(_STOP_REASONS.get(ending.finish_reason, ending.finish_reason), None)
 

@@ -218,8 +218,8 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "tool-call-parser",
         SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
-        "Format of the model's tool calls: `auto` the one that its chat template shows, `none` "
-        "takes no tools, or one of "
+        "Format of the model's tool calls: `auto` the one that its chat template shows, or "
+        "`generic` where that shows none; `none` takes no tools; or one of "
         f"{', '.join(f'`{name}`' for name in ToolFormatName.__members__)}.",
     ),
     Option(
@@ -248,6 +248,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         one_of(*GenerationConfig),
         "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
         "states, `none` OpenAI's defaults.",
+    ),
+    Option(
+        "disable-any-whitespace",
+        SERVED_MODEL,
+        boolean,
+        "Write JSON that a schema or tool asks for without white space that the model chooses: "
+        "answers have none, arguments of tools a blank after each comma and colon. Models leave "
+        "more lists empty then (see [schemas](schemas.md#white-space)).",
     ),
     Option(
         "metrics-compat",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import literal
+from quire.server.grammars.json_values import COMPACT, Separators, json_value
 from quire.server.grammars.schema_check import check_schema
 from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 
@@ -17,9 +18,6 @@ MAX_GBNF_BYTES = 16 * 1024
 MAX_SHOWN_CHARS = 200
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)")
 _NOT_PLAIN = '"\\[]^-/'
-JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
-"""Without white space, with which a model may go on for ever; without `\\u`, with which a key
-could pass for one that `patternProperties` does not mean."""
 
 
 class Answer(NamedTuple):
@@ -29,26 +27,24 @@ class Answer(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def json_value(schema: Mapping[str, object]) -> str:
-    """Return Lark for a JSON value of the schema, without white space between its parts."""
-    return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})
-
-
-def answer(source: GrammarSource) -> Answer:
+def answer(source: GrammarSource, *, any_whitespace: bool = True) -> Answer:
     """Return what an answer must be of. Raises RequestError for a schema that would not be
-    enforced, and for GBNF that cannot be read."""
+    enforced, and for GBNF that cannot be read.
+
+    any_whitespace: JSON may have white space between its parts; else it has none.
+    """
     if source.kind is GrammarKind.JSON:
-        return _write_json(source)
+        return _write_json(source, None if any_whitespace else COMPACT)
     return Answer(f"body: {_WRITERS[source.kind](source)}")
 
 
-def _write_json(source: GrammarSource) -> Answer:
+def _write_json(source: GrammarSource, separators: Separators | None) -> Answer:
     schema = json.loads(source.text)
     if schema is False:
         raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
     kept = {} if schema is True else schema
     warnings = check_schema(kept, source.field, strict=source.strict)
-    return Answer(f"body: {json_value(kept)}", warnings)
+    return Answer(f"body: {json_value(kept, separators)}", warnings)
 
 
 def _write_regex(source: GrammarSource) -> str:

@@ -13,7 +13,7 @@ from quire.server.grammars.tool_schemas import (
     CallableTool,
     Property,
     Schema,
-    json_value,
+    argument_value,
     properties_of,
 )
 
@@ -50,7 +50,8 @@ def _value(schema: Schema, root: Mapping[str, object], rules: Rules) -> str:
     """Return Lark for a value: what is plain in Python's words, all else as JSON."""
     if isinstance(schema, bool) or not schema.keys() - ANNOTATIONS:
         kinds = " | ".join(_value({"type": name}, root, rules) for name in ("boolean", "null"))
-        return f"({kinds} | {rules.add_terminal(_QUOTED)} | {json_value({}, {})})"
+        anything = argument_value({}, {}, rules.separators)
+        return f"({kinds} | {rules.add_terminal(_QUOTED)} | {anything})"
     said = schema.keys() - ANNOTATIONS
     kind, choices = schema.get("type"), schema.get("anyOf")
     if said == {"anyOf"} and isinstance(choices, list) and all(map(_is_schema, choices)):
@@ -60,7 +61,7 @@ def _value(schema: Schema, root: Mapping[str, object], rules: Rules) -> str:
         return f"({' | '.join(_value({'type': each}, root, rules) for each in kind)})"
     if said == {"type"} and isinstance(kind, str) and kind in _WORDS:
         return f"({' | '.join(map(json.dumps, _WORDS[kind]))})"
-    written = rules.add(json_value(schema, root))
+    written = rules.add(argument_value(schema, root, rules.separators))
     if said == {"type"} and kind == "string":
         return f"({written} | {rules.add_terminal(_QUOTED)})"
     return written

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quire.server.grammars.compose import lacks, literal, written
+from quire.server.grammars.json_values import Separators
 
 GAP = "GAP?"
 """The line end that models may write beside a tag."""
@@ -12,9 +13,13 @@ class Rules:
     """Collects rules under names of their own, those of the same expression once.
 
     special_tokens: the tokenizer's special tokens by their text.
+    separators: those of JSON in arguments; None allows white space between its parts.
     """
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+    def __init__(
+        self, special_tokens: Mapping[str, int], separators: Separators | None = None
+    ) -> None:
+        self.separators = separators
         self._special_tokens = special_tokens
         self._names: dict[tuple[str, str, str], str] = {}
 

@@ -170,7 +170,7 @@ def _inner(place: Place, root: Mapping[str, object], field: str) -> Iterator[tup
         elif keyword in SCHEMAS:
             yield path, value
         elif keyword == "$ref" and _is_pointer(value, path):
-            yield f"{field}{str(value)[1:].replace('/', '.')}", _target(str(value), root, path)
+            yield f"{field}{str(value)[1:].replace('/', '.')}", target_of(str(value), root, path)
 
 
 def _is_pointer(reference: object, path: str) -> bool:
@@ -181,8 +181,9 @@ def _is_pointer(reference: object, path: str) -> bool:
     return reference == "#" or reference.startswith("#/")
 
 
-def _target(reference: str, root: Mapping[str, object], path: str) -> object:
-    """Return what a JSON pointer refers to (RFC 6901)."""
+def target_of(reference: str, root: Mapping[str, object], path: str) -> object:
+    """Return what a JSON pointer refers to (RFC 6901). Raises RequestError where it leads nowhere;
+    `path` is where the reference stands."""
     found: object = root
     for part in reference.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -215,7 +216,7 @@ def _ends(alternatives: Sequence[object], ends: set[int]) -> bool:
 def _parts(schema: Mapping[str, object], root: Mapping[str, object]) -> Iterator[Sequence[object]]:
     """Yield the schemas that a value of this one must be of, or hold: of each list one."""
     if _is_pointer(schema.get("$ref", "#name"), ""):
-        yield [_target(str(schema["$ref"]), root, "")]
+        yield [target_of(str(schema["$ref"]), root, "")]
     for keyword in ("anyOf", "oneOf"):
         given = schema.get(keyword)
         if isinstance(given, list):

@@ -1,10 +1,15 @@
 """Grammars of arguments that stand in tags: strings are text up to the closing tag, other values
 are JSON."""
 
-from quire.server.grammars.compose import ANY_TEXT, lacks
+from quire.server.grammars.compose import ANY_TEXT, literal
 from quire.server.grammars.rules import GAP, Rules
 from quire.server.grammars.text_values import text_terminal
-from quire.server.grammars.tool_schemas import CallableTool, Property, json_value, properties_of
+from quire.server.grammars.tool_schemas import (
+    CallableTool,
+    Property,
+    argument_value,
+    properties_of,
+)
 from quire.server.parsers.formats import TaggedCall
 
 _FREE_KEY = r"/[^<>\n]{1,64}/"
@@ -43,11 +48,13 @@ def _value(syntax: TaggedCall, given: Property, tool: CallableTool, rules: Rules
     if isinstance(schema, bool):
         return rules.until(ANY_TEXT, close)
     if schema.get("type") != "string":
-        value = json_value(schema, tool.parameters)
+        value = argument_value(schema, tool.parameters, rules.separators)
         return f"{GAP} {rules.add(value)} {GAP} {rules.written(close, close)}"
     terminal = text_terminal(schema, given.path)
     if terminal == ANY_TEXT:
         return rules.until(ANY_TEXT, close)
     # One line end beside each tag is no part of a text.
-    inner = f"({terminal}) & {lacks(close)} & ~(/\\n/ {ANY_TEXT}) & ~({ANY_TEXT} /\\n/)"
+    # The parser takes a closing tag in the text for the end where another tag follows it.
+    ended = f"{ANY_TEXT} {literal(close)} /[ \\t\\r\\n]*</ {ANY_TEXT}"
+    inner = f"({terminal}) & ~({ended}) & ~(/\\n/ {ANY_TEXT}) & ~({ANY_TEXT} /\\n/)"
     return rules.until(f"/\\n?/ ({inner}) /\\n?/", close)

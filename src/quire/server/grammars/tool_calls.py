@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import ANY_TEXT, literal
+from quire.server.grammars.json_values import TEMPLATE
 from quire.server.grammars.python_arguments import python_arguments
 from quire.server.grammars.rules import GAP, Rules
 from quire.server.grammars.tagged_arguments import tagged_arguments
@@ -33,11 +34,14 @@ class ToolUse(NamedTuple):
 
     is_required: the output is calls alone, at least one; else it may hold text.
     parallel: there may be more than one call.
+    any_whitespace: JSON in arguments may have white space between its parts; else it has what
+        templates write.
     """
 
     tools: Sequence[CallableTool]
     is_required: bool
     parallel: bool
+    any_whitespace: bool = True
 
 
 def tool_calls(form: ToolFormat, use: ToolUse, special_tokens: Mapping[str, int]) -> str:
@@ -45,7 +49,7 @@ def tool_calls(form: ToolFormat, use: ToolUse, special_tokens: Mapping[str, int]
     that cannot be called in this format."""
     for tool in use.tools:
         _check_names(form, tool)
-    rules = Rules(special_tokens)
+    rules = Rules(special_tokens, None if use.any_whitespace else TEMPLATE)
     section = _section(form, use, rules)
     if use.is_required:
         body = _calls_alone(form, use, section, rules)
@@ -87,12 +91,22 @@ def _opening(text: str, form: ToolFormat, rules: Rules) -> str:
 def _text_or_calls(form: ToolFormat, section: str, rules: Rules) -> str:
     """Return Lark for text that does not begin as calls do, or for calls, with text before them
     where a tag opens them. Calls end the output: the parser might read more in what follows."""
-    bare = re.escape(form.bare)
-    text = f"/{_SPACE}*([^ \\t\\r\\n{bare}](?s:.*))?/"
-    opening = rules.add(_opening(text, form, rules))
-    return (
-        f"{rules.add_terminal(text)} | ({opening} | {rules.add_terminal(f'/{_SPACE}*/')}) {section}"
-    )
+    tags = f"(({_any_of(form.first_opens)}){_SPACE}*)?" if form.first_opens else ""
+    begun = f"/{_SPACE}*{tags}[{re.escape(form.bare)}](?s:.*)/"
+    text = f"({ANY_TEXT} & ~{begun})"
+    space = rules.add_terminal(f"/{_SPACE}*/")
+    ways = [rules.add_terminal(text), f"{space} {section}"]
+    if form.opens:
+        ways.append(f"({rules.add(_opening(text, form, rules))}) {section}")
+    if form.first_opens:
+        # One terminal, as long as the text that might go on from the tag: both are then possible.
+        fence = rules.add_terminal(f"/{_SPACE}*({_any_of(form.first_opens)}){_SPACE}*/")
+        ways.append(f"{fence} {section} {space} {literal(form.closes)}")
+    return " | ".join(ways)
+
+
+def _any_of(tags: Sequence[str]) -> str:
+    return "|".join(map(re.escape, tags))
 
 
 def _section(form: ToolFormat, use: ToolUse, rules: Rules) -> str:
@@ -129,9 +143,9 @@ def _call(syntax: CallSyntax, tool: CallableTool, rules: Rules) -> str:
     name = tool.name
     if isinstance(syntax, JsonCall):
         head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{syntax.arguments[0]}": '
-        return f'{literal(head)} {json_arguments(tool)} "}}"'
+        return f'{literal(head)} {json_arguments(tool, rules.separators)} "}}"'
     if isinstance(syntax, HeadedCall):
-        return f"{_head(syntax, name, rules)} {json_arguments(tool)}"
+        return f"{_head(syntax, name, rules)} {json_arguments(tool, rules.separators)}"
     if isinstance(syntax, TaggedCall):
         close = f"{rules.written(syntax.close, syntax.close)}" if syntax.close else ""
         arguments = tagged_arguments(syntax, tool, rules)

@@ -1,11 +1,10 @@
 """The schemas of tools' parameters, as grammars of calls need them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from quire.server.errors import RequestError
-from quire.server.grammars.answers import JSON_OPTIONS
+from quire.server.grammars.json_values import Separators, json_value
 
 Schema: TypeAlias = Mapping[str, object] | bool
 
@@ -19,8 +18,6 @@ _OPEN = frozenset(
     ("$ref", "additionalProperties", "allOf", "anyOf", "minProperties", "oneOf")
     + ("patternProperties",)
 )
-_OPTIONS = JSON_OPTIONS | {"item_separator": ", ", "key_separator": ": "}
-"""Templates show models the calls of earlier turns with these separators."""
 
 
 class CallableTool(NamedTuple):
@@ -49,26 +46,27 @@ class Property(NamedTuple):
     path: str
 
 
-def json_value(schema: Schema, root: Mapping[str, object]) -> str:
-    """Return Lark for a JSON value of a schema, with `root`'s definitions for its references. There
-    is no white space but a blank after each comma and colon."""
+def argument_value(
+    schema: Schema, root: Mapping[str, object], separators: Separators | None
+) -> str:
+    """Return Lark for a JSON value of a schema, with `root`'s definitions for its references."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     shared = {name: root[name] for name in DEFINITIONS if name in root}
-    return "%json " + json.dumps({**shared, **schema, "x-guidance": _OPTIONS})
+    return json_value({**shared, **schema}, separators)
 
 
-def json_arguments(tool: CallableTool) -> str:
+def json_arguments(tool: CallableTool, separators: Separators | None) -> str:
     """Return Lark for the arguments of a tool as a JSON object. It has no properties that its
     schema does not name, unless that says what they are or wants them."""
     if tool.is_free:
-        return json_value({"type": "object"}, {})
+        return json_value({"type": "object"}, separators)
     schema: dict[str, object] = {"type": "object", **tool.parameters}
     properties, required = schema.get("properties", {}), schema.get("required", [])
     is_plain = not schema.keys() & _OPEN and ("properties" in schema or not tool.parameters)
     if is_plain and isinstance(properties, dict) and isinstance(required, list):
         schema["additionalProperties"] = any(name not in properties for name in required)
-    return json_value(schema, {})
+    return json_value(schema, separators)
 
 
 def properties_of(tool: CallableTool) -> list[Property]:

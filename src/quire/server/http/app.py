@@ -25,6 +25,7 @@ from quire.server.embeddings.routes import EmbeddingRoutes
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.compression import Compression
+from quire.server.http.field_names import known_part
 from quire.server.http.health_routes import HealthRoutes
 from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
@@ -232,5 +233,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 def _error_response(request: Request, error: RequestError) -> Response:
     arrival = request.scope.get(ARRIVAL)
-    request_id = arrival.request_id if isinstance(arrival, Arrival) else ""
-    return error_response(error, request.scope["path"], request_id)
+    if not isinstance(arrival, Arrival):
+        return error_response(error, request.scope["path"], "")
+    if arrival.figures is not None:
+        arrival.figures.fail(error.code, known_part(error.param))
+    return error_response(error, request.scope["path"], arrival.request_id)

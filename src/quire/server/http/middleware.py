@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.logs import FIELDS
 from quire.server.anthropic.errors import is_of_messages
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
+from quire.server.http.field_names import known_part
 from quire.server.http.json_responses import error_response
 from quire.server.http.request_ids import MESSAGE_REQUEST_ID, REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
@@ -122,6 +123,7 @@ class _Exchange:
                 await self.refuse(error, receive)
 
     async def refuse(self, error: RequestError, receive: Receive) -> None:
+        self.figures.fail(error.code, known_part(error.param))
         response = error_response(error, self._scope["path"], self.id)
         await response(self._scope, receive, self.send)
 

@@ -26,6 +26,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from quire.logs import FIELDS
 from quire.progress import Progress
 from quire.server.batches.queue import BatchQueue
 from quire.server.batches.store import StoreError, StoreInUse
@@ -42,12 +43,21 @@ from quire.server.service import Service
 from quire.server.sources import Sources
 
 logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("quire.access")
 
 CLOSE_PATIENCE_S = 5
 NUM_LISTENERS = 16
 """The event loop accepts one connection from each listener in one iteration. With so many listeners
 a crowd is let in faster, and a client behind it does not wait for all that the crowd asks."""
 STORE_RETRY_S = 0.5
+
+
+def _on_refused(service: Service, code: str) -> None:
+    """Count and log what a connection refused before there was a request with a path."""
+    service.metrics.on_refused(code)
+    access_logger.info(
+        "connection ended, error_code=%s", code, extra={FIELDS: {"error_code": code}}
+    )
 
 
 class DrainingServer(uvicorn.Server):
@@ -64,7 +74,7 @@ class DrainingServer(uvicorn.Server):
         self._is_inherited = service.config.is_socket_inherited
         self._rules = ConnectionRules(
             service.config.http,
-            service.metrics.on_refused,
+            partial(_on_refused, service),
             is_ending=lambda: self._is_inherited and service.draining,
         )
         super().__init__(

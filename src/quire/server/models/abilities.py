@@ -11,15 +11,21 @@ def model_abilities(model: ServedModel) -> ModelAbilities | None:
         return None
     template, embeddings = tokenizer.template, facts.embeddings
     goes_on = facts.generates
-    takes_tools = template is not None and template.takes_tools
+    takes_tools = (
+        goes_on
+        and template is not None
+        and formats.tools is not None
+        and (template.takes_tools or formats.tools.in_text)
+    )
     return ModelAbilities(
         completion=goes_on,
         chat=goes_on and template is not None,
-        tools=goes_on and takes_tools and formats.tools is not None,
+        tools=takes_tools,
         reasoning=goes_on and formats.reasoning is not None,
         structured_outputs=goes_on and bool(facts.eos_token_ids),
         embeddings=embeddings is not None and not embeddings.why_not,
         rerank=facts.scores is not None,
+        tool_format=formats.tools_name if takes_tools else None,
     )
 
 

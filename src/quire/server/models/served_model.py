@@ -25,7 +25,7 @@ from quire.server.models.lifecycle import (
     ModelState,
     WaitLimits,
 )
-from quire.server.models.output_formats import OutputFormats, output_formats
+from quire.server.models.output_formats import OutputFormats, describe_tool_calls, output_formats
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ModelMetrics
 from quire.server.observability.timelines import Timelines
@@ -209,8 +209,9 @@ class ServedModel:
         tokenizer = load_tokenizer(source.model, source.revision)
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
-        template = "" if tokenizer.template is None else tokenizer.template.source
-        self.output_formats = output_formats(self.config, template)
+        self.output_formats = output_formats(self.config, tokenizer.template)
+        if tokenizer.template is not None:
+            logger.info("%s: %s", self.name, describe_tool_calls(self.output_formats))
         self.tokenizer = tokenizer
 
     async def _unload(self) -> None:
@@ -249,6 +250,7 @@ class ServedModel:
             max_logprobs=self._server.max_logprobs,
             defaults=self.defaults,
             trusts_chat_template=self._server.trust_request_chat_template,
+            disables_whitespace=self.config.disable_any_whitespace,
         )
         return ServingState(
             self,

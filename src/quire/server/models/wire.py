@@ -5,8 +5,10 @@ from msgspec import UNSET, UnsetType
 
 
 class ModelAbilities(msgspec.Struct, frozen=True):
-    """The abilities of a model: `chat` wants a chat template, `tools` one that shows them and
-    a known format of calls, `reasoning` that it comes apart from the content."""
+    """The abilities of a model: `chat` wants a chat template, `reasoning` that it comes apart from
+    the content. `tool_format` is the format of its tool calls by its name, null without `tools`;
+    `generic` where the chat template shows none: tools are then described in the system's text, and
+    calls are a JSON list."""
 
     completion: bool
     chat: bool
@@ -15,6 +17,7 @@ class ModelAbilities(msgspec.Struct, frozen=True):
     structured_outputs: bool
     embeddings: bool
     rerank: bool
+    tool_format: str | None = None
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

@@ -168,6 +168,10 @@ def _facts_rows(facts: EngineFacts, config: MemoryConfig) -> dict[str, Rows]:
     return {
         "engine_ranks": [((), facts.num_ranks)],
         "kv_cache_tokens": [((), memory.kv_tokens)],
+        "kv_cache_passed_token_bytes": [
+            (("kept",), memory.passed_token_bytes),
+            (("unseen",), memory.unseen_token_bytes),
+        ],
         "kv_cache_max_concurrency": [((), memory.max_concurrency)],
         "max_model_len_fits": [((), memory.max_model_len_fits)],
         "cache_config_info": [(cache_config, 1.0)],

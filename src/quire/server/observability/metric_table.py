@@ -350,6 +350,12 @@ METRICS: tuple[Metric, ...] = (
     _counter("live_events_skipped_total", "Live events not sent to slow watchers.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
+        "kv_cache_passed_token_bytes",
+        "Bytes of a token that all windows have passed: kept, and of these never seen again.",
+        "kind",
+        twin=False,
+    ),
+    _gauge(
         "kv_cache_tokens",
         "Tokens of context that requests of the model length have together.",
         twin=False,

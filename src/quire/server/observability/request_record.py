@@ -11,7 +11,8 @@ from quire.server.observability.trace_context import TraceContext
 
 class RequestRecord(NamedTuple):
     """The account of a finished request, without its text. Seconds are those of the server's
-    clock; `finishes` are the engine's accounts of the choices that it ended."""
+    clock; `finishes` are the engine's accounts of the choices that it ended. Cached tokens are
+    those of the usage."""
 
     trace: TraceContext
     operation: str
@@ -22,6 +23,7 @@ class RequestRecord(NamedTuple):
     submitted_s: float
     ended_s: float
     finishes: tuple[Finish, ...]
+    num_cached_tokens: int
 
 
 class Part(NamedTuple):

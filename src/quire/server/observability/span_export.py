@@ -120,9 +120,7 @@ def _attributes(record: RequestRecord) -> dict[str, AttributeValue]:
         "gen_ai.response.finish_reasons": [str(each.reason) for each in finishes],
         "gen_ai.usage.input_tokens": record.num_prompt_tokens,
         "gen_ai.usage.output_tokens": sum(each.num_output_tokens for each in finishes),
-        "gen_ai.usage.cache_read.input_tokens": max(
-            (each.num_cached_tokens for each in finishes), default=0
-        ),
+        "gen_ai.usage.cache_read.input_tokens": record.num_cached_tokens,
     }
 
 

@@ -161,6 +161,8 @@ def _chat_delta(delta: OutputDelta, *, old_calls: bool) -> ChatDelta:
 
 
 def _call(call: CallDelta) -> ToolCallOut:
+    status = "incomplete" if call.is_broken else UNSET
     if call.id is None or call.name is None:
-        return ToolCallOut(FunctionOut(call.arguments))
-    return ToolCallOut(FunctionOut(call.arguments, call.name), call.id, "function")
+        return ToolCallOut(FunctionOut(call.arguments), status=status)
+    function = FunctionOut(call.arguments, call.name)
+    return ToolCallOut(function, call.id, "function", status=status)

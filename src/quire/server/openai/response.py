@@ -118,6 +118,9 @@ class GenerationResponse(Response):
             )
         if not self._streaming:
             raise error
+        figures = self._context.arrival.figures
+        if figures is not None:
+            figures.fail(error.code)
         await self._send(send, self._writer.failure(error), more=False)
 
     async def _watch(self, receive: Receive, send: Send) -> None:

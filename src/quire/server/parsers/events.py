@@ -37,4 +37,5 @@ class CallEnded(NamedTuple):
     number: int
 
 
-Event: TypeAlias = ContentDelta | ReasoningDelta | CallBegun | ArgumentsDelta | CallEnded
+CallEvent: TypeAlias = CallBegun | ArgumentsDelta | CallEnded
+Event: TypeAlias = ContentDelta | ReasoningDelta | CallEvent

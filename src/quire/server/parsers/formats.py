@@ -1,7 +1,7 @@
 """The formats in which models write tool calls and reasoning, as data.
 
 Names are vLLM's. A format is taken from the model's chat template, which shows the calls of earlier
-turns as the model is to write them.
+turns as the model is to write them. Where a template shows none, the format is `generic`.
 """
 
 import re
@@ -82,6 +82,8 @@ class ToolFormat:
     closes: the tag that ends a section.
     id_length: how many letters and digits an id has, where the template wants a number of them.
     ends_output: a call is a message that ends the output, and text is another message.
+    in_text: tools, and calls and results of earlier turns, are text of the messages: the template
+        has no other place for them.
     """
 
     syntax: tuple[CallSyntax, ...]
@@ -97,6 +99,7 @@ class ToolFormat:
     closes: str = ""
     id_length: int | None = None
     ends_output: bool = False
+    in_text: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -287,6 +290,16 @@ class ToolFormatName(Enum):
         separator=";",
         tails=("<|python_end|>",),
         mark=r'<\|python_tag\|>|"parameters": dictionary of argument name',
+    )
+    generic = ToolFormat(
+        (_JSON,),
+        first_opens=("```json", "```"),
+        bare="{[",
+        is_list=True,
+        writes_list=True,
+        closes="```",
+        mark=r"(?!)",
+        in_text=True,
     )
 
 

@@ -1,10 +1,10 @@
 """Readers of tool calls share a writer, which holds the text, the tools and the events."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from quire.server.parsers.events import ArgumentsDelta, CallBegun, CallEnded, Event
+from quire.server.parsers.events import ArgumentsDelta, CallBegun, CallEnded, CallEvent, Event
 from quire.server.parsers.json_scanner import JsonScanner, NotJson
 from quire.server.parsers.text_source import SPACE, Reading, TextSource
 
@@ -33,7 +33,7 @@ class CallWriter:
         self.source = source
         self.tools = tools
         self.num_begun = 0
-        self.num_ended = 0
+        self.in_call = False
         self._events = events
         self._on_call = on_call
 
@@ -47,6 +47,7 @@ class CallWriter:
         self.source.unmark()
         self._events.append(CallBegun(self.num_begun, name, call_id))
         self.num_begun += 1
+        self.in_call = True
 
     def add(self, text: str) -> None:
         """Add to the arguments of the call that was begun last."""
@@ -56,8 +57,15 @@ class CallWriter:
     def end(self) -> None:
         """End the call that was begun last; what is read from here on may be given back."""
         self._events.append(CallEnded(self.num_begun - 1))
-        self.num_ended += 1
+        self.in_call = False
         self.source.mark()
+
+    def take_over(self, events: Sequence[Event]) -> None:
+        """Make the events of calls that another writer has read those of the next calls."""
+        self._on_call()
+        calls = [each for each in events if isinstance(each, CallEvent)]
+        self._events += [each._replace(number=each.number + self.num_begun) for each in calls]
+        self.num_begun += sum(isinstance(each, CallBegun) for each in calls)
 
     def check_head(self) -> None:
         """Raise NotACall if nothing has been sent of a call though much of it was read."""
@@ -78,6 +86,14 @@ class CallWriter:
                 return
             self.check_head()
         raise NotACall
+
+
+def are_whole_calls(events: Sequence[Event]) -> bool:
+    """Return whether events are those of calls alone, at least one, all of them complete."""
+    num_begun = sum(isinstance(event, CallBegun) for event in events)
+    num_ended = sum(isinstance(event, CallEnded) for event in events)
+    texts = (event.text for event in events if not isinstance(event, CallEvent))
+    return 0 < num_begun == num_ended and not any(text.strip(SPACE) for text in texts)
 
 
 def to_json(value: object) -> str:

@@ -2,10 +2,10 @@
 come out. The events joined are the same for every split.
 
 Nothing is lost: what turns out not to be a call is content. Markup, and the white space beside it,
-reaches neither content nor reasoning.
+reaches neither content nor reasoning. In an answer that a grammar enforces nothing is markup.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quire.server.parsers.events import CallEnded, ContentDelta, Event, ReasoningDelta
 from quire.server.parsers.formats import (
@@ -16,7 +16,7 @@ from quire.server.parsers.formats import (
     ToolFormat,
 )
 from quire.server.parsers.json_calls import read_headed_call, read_json_call
-from quire.server.parsers.markup import CallWriter, NotACall, Tools
+from quire.server.parsers.markup import CallWriter, NotACall, Tools, are_whole_calls
 from quire.server.parsers.python_calls import read_python_call
 from quire.server.parsers.tagged_calls import read_tagged_call
 from quire.server.parsers.text_source import SPACE, Reading, TextSource
@@ -29,6 +29,9 @@ class ParserOptions:
     tools: those that may be called, in `tool_format`.
     one_call: the output ends with its first call.
     in_reasoning: the prompt has opened the reasoning.
+    is_enforced: a grammar holds the output to reasoning, then calls alone or an answer, whose text
+        may hold anything.
+    is_thought_out: the prompt has closed the reasoning, so that an enforced answer has none.
     """
 
     tool_format: ToolFormat | None = None
@@ -36,6 +39,8 @@ class ParserOptions:
     one_call: bool = False
     reasoning: ReasoningFormat | None = None
     in_reasoning: bool = False
+    is_enforced: bool = False
+    is_thought_out: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -105,6 +110,11 @@ class OutputParser:
         """Whether what may still come is not read: the one call that is allowed is complete."""
         return self._has_ended
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the arguments of a call are being read."""
+        return self._writer.in_call
+
     def feed(self, text: str) -> list[Event]:
         """Return the events that the next part of the text makes."""
         self._source.feed(text)
@@ -129,14 +139,47 @@ class OutputParser:
 
     def _read(self) -> Reading[None]:
         if self._options.in_reasoning:
-            self._reasoning.meet_tag()
             yield from self._read_reasoning()
+        if self._options.is_enforced:
+            yield from self._read_enforced()
+            return
         while not self._source.at_end:
             yield from self._read_first_section()
             found = yield from self._source.read_until(self._tags())
             self._content.add(found.text)
             yield from self._read_tag(found.tag)
         self._content.end()
+
+    def _read_enforced(self) -> Reading[None]:
+        """Read an output that a grammar enforces: a tag opens something only where the grammar lets
+        it, before the answer begins."""
+        reasoning, source = self._options.reasoning, self._source
+        may_open = not (self._options.in_reasoning or self._options.is_thought_out)
+        if reasoning is not None and may_open and (yield from source.accept(reasoning.opens)):
+            yield from self._read_reasoning()
+        while (yield from self._read_enforced_section()):
+            pass
+        if reasoning is not None and reasoning.answer_opens:
+            yield from source.accept(reasoning.answer_opens)
+        while (yield from source.wait()):
+            self._content.add(source.take(len(source.rest())))
+        self._content.end()
+
+    def _read_enforced_section(self) -> Reading[bool]:
+        """Read the section of calls that comes next; return False where none does."""
+        form, source = self._format, self._source
+        while (char := (yield from source.peek())) and char in SPACE:
+            self._content.add(source.take(1))
+        num_begun = self._writer.num_begun
+        for tag in () if form is None else (*form.opens, *form.first_opens):
+            if (yield from source.comes(tag)):
+                yield from self._read_section(tag)
+                return self._writer.num_begun > num_begun
+        if form is not None and char and char in form.bare:
+            yield from self._read_section("")
+            return self._writer.num_begun > num_begun
+        next_opens = "" if self._options.reasoning is None else self._options.reasoning.next_opens
+        return bool(next_opens) and (yield from source.accept(next_opens))
 
     def _tags(self) -> tuple[str, ...]:
         """Return the tags that content may meet now."""
@@ -151,8 +194,6 @@ class OutputParser:
             yield from self._source.wait()
         elif reasoning is not None and tag == reasoning.opens:
             self._source.take(len(tag))
-            self._content.meet_tag()
-            self._reasoning.meet_tag()
             yield from self._read_reasoning()
         elif tag == self._owed or (reasoning is not None and tag in reasoning.markup):
             self._source.take(len(tag))
@@ -162,20 +203,55 @@ class OutputParser:
             yield from self._read_section(tag)
 
     def _read_reasoning(self) -> Reading[None]:
-        """Read up to the closing tag; without one all of the text is reasoning."""
+        """Read up to the closing tag; without one all of the text is reasoning, but for calls that
+        end it: the model has then forgotten the tag."""
         assert self._options.reasoning is not None
-        tag = self._options.reasoning.closes
+        closes, form = self._options.reasoning.closes, self._format
+        opens = () if form is None or self._options.is_enforced else form.opens
+        self._content.meet_tag()
+        self._reasoning.meet_tag()
         self.in_reasoning = True
-        while (found := (yield from self._source.read_until((tag,)))).tag is None:
+        while (found := (yield from self._source.read_until((closes, *opens)))).tag != closes:
             self._reasoning.add(found.text)
-            if not (yield from self._source.wait()):
+            if found.tag is not None:
+                yield from self._read_last_calls(found.tag, closes, opens)
+            elif not (yield from self._source.wait()):
                 self._reasoning.end()
                 return
         self._reasoning.add(found.text)
-        self._source.take(len(tag))
+        self._source.take(len(closes))
         self.in_reasoning = False
         self._reasoning.meet_tag()
         self._content.meet_tag()
+
+    def _read_last_calls(self, tag: str, closes: str, opens: tuple[str, ...]) -> Reading[None]:
+        """Read what follows a tag of calls within the reasoning. It is calls if nothing but whole
+        calls comes up to the end of the output: a model that goes on, or closes the reasoning, has
+        only thought of them."""
+        source = self._source
+        trial = OutputParser(
+            replace(self._options, reasoning=None, in_reasoning=False, one_call=False)
+        )
+        held = [source.take(len(tag))]
+        events = trial.feed(tag)
+        has_failed = False
+        while not has_failed:
+            found = yield from source.read_until((closes, *opens))
+            held.append(found.text)
+            new = trial.feed(found.text)
+            has_failed = found.tag == closes or any(isinstance(e, ContentDelta) for e in new)
+            if not has_failed and found.tag is not None:
+                held.append(source.take(len(found.tag)))
+                new += trial.feed(found.tag)
+            events += new
+            if not (has_failed or found.text or (yield from source.wait())):
+                events += trial.end()
+                break
+        if has_failed or not are_whole_calls(events):
+            self._reasoning.add("".join(held))
+        else:
+            self._reasoning.meet_tag()
+            self._writer.take_over(events)
 
     def _read_first_section(self) -> Reading[None]:
         """Read calls without a tag, or after one that is none further on: they may only stand where
@@ -185,10 +261,13 @@ class OutputParser:
             return
         while (char := (yield from self._source.peek())) and char in SPACE:
             self._content.add(self._source.take(1))
+        reasoning = self._options.reasoning
+        if reasoning is not None and (yield from self._source.comes(reasoning.opens)):
+            return
         if char and char in form.bare:
             yield from self._read_section("")
         for tag in form.first_opens:
-            if (yield from self._source.comes(tag)):
+            if self._content.is_blank and (yield from self._source.comes(tag)):
                 yield from self._read_section(tag)
 
     def _read_section(self, tag: str) -> Reading[None]:
@@ -202,8 +281,11 @@ class OutputParser:
             yield from self._read_calls(self._format)
         except NotACall:
             self._source.rewind()
+            self._writer.in_call = False
             if self._writer.num_begun > num_begun:
                 self._owed = self._format.closes or None
+        if not tag:
+            self._owed = None
         self._source.unmark()
         if self._writer.num_begun == num_begun:
             self._content.add(self._source.take(len(tag) or 1))
@@ -247,6 +329,6 @@ class OutputParser:
         elif isinstance(syntax, HeadedCall):
             yield from read_headed_call(syntax, self._writer)
         elif isinstance(syntax, TaggedCall):
-            yield from read_tagged_call(syntax, self._writer)
+            yield from read_tagged_call(syntax, form.closes, self._writer)
         else:
             yield from read_python_call(self._writer)

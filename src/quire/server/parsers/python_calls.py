@@ -59,9 +59,12 @@ def _read_value(writer: CallWriter) -> Reading[str]:
         if quote and char == "\\" and (yield from source.wait()):
             text.append(source.take(1))
         elif quote:
-            quote = "" if char == quote else quote
+            if char == quote[0] and (yield from source.accept(quote[1:])):
+                text.append(quote[1:])
+                quote = ""
         elif char in "\"'":
-            quote = char
+            quote = char * 3 if (yield from source.accept(char * 2)) else char
+            text.append(quote[1:])
         elif char in _CLOSING:
             expected.append(_CLOSING[char])
         elif char in ")]}" and (not expected or char != expected.pop()):

@@ -1,7 +1,7 @@
 """Reads calls whose parameters stand in tags: their values are text, and become JSON as the tool's
 schema says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from quire.server.parsers.formats import TaggedCall
 from quire.server.parsers.json_scanner import JsonScanner, NotJson
@@ -17,8 +17,9 @@ from quire.server.parsers.text_source import Reading
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def read_tagged_call(syntax: TaggedCall, writer: CallWriter) -> Reading[None]:
-    """Read a call whose parameters stand in tags. Raises NotACall."""
+def read_tagged_call(syntax: TaggedCall, closes: str, writer: CallWriter) -> Reading[None]:
+    """Read a call whose parameters stand in tags, in a section that ends with the tag `closes`.
+    Raises NotACall."""
     source = writer.source
     name = yield from _read_name(syntax, writer)
     writer.begin(name)
@@ -30,7 +31,7 @@ def read_tagged_call(syntax: TaggedCall, writer: CallWriter) -> Reading[None]:
         yield from source.skip_space()
         if not (yield from source.accept(syntax.key_open)):
             break
-        key = yield from _read_to(syntax.key_close, writer)
+        key = yield from _read_key(syntax.key_close, writer)
         if syntax.value_open:
             yield from source.skip_space()
         if key in known or not (yield from source.accept(syntax.value_open)):
@@ -38,11 +39,12 @@ def read_tagged_call(syntax: TaggedCall, writer: CallWriter) -> Reading[None]:
         source.unmark()
         writer.add(f"{', ' if known else ''}{to_json(key)}: ")
         known.add(key)
+        value = _ValueReader(syntax, closes, writer)
         schema = properties.get(key) if isinstance(properties, Mapping) else None
         if _is_text(schema):
-            yield from _send_text(syntax.value_close, writer)
+            yield from value.send_text()
         else:
-            writer.add((yield from _read_value(syntax.value_close, writer)))
+            writer.add((yield from value.read()))
     if not (syntax.close and (yield from source.accept(syntax.close))):
         if any(tag.startswith(source.rest()) for tag in (syntax.key_open, syntax.close)):
             raise NotACall  # the output was cut: more parameters might have come
@@ -68,35 +70,7 @@ def _is_text(schema: object) -> bool:
     return not isinstance(schema, Mapping) or schema.get("type") == "string"
 
 
-def _read_value(tag: str, writer: CallWriter) -> Reading[str]:
-    """Return a value as JSON, and read the tag after it. One that is JSON ends where the JSON does,
-    as a string in it may hold the tag; any other is text."""
-    writer.source.mark()
-    value = yield from _read_json(tag, writer)
-    if value is not None:
-        writer.source.unmark()
-        return value
-    writer.source.rewind()
-    text = (yield from _read_to(tag, writer)).removeprefix("\n").removesuffix("\n")
-    return read_as_json(_PYTHON_WORDS.get(text, text)) or to_json(text)
-
-
-def _read_json(tag: str, writer: CallWriter) -> Reading[str | None]:
-    scanner, source = JsonScanner(), writer.source
-    parts: list[str] = []
-    while not scanner.is_done and (yield from source.wait()):
-        try:
-            number, made = scanner.scan(source.rest())
-        except NotJson:
-            return None
-        source.take(number)
-        parts.append(made)
-    yield from source.skip_space()
-    has_ended = scanner.is_done and (yield from source.accept(tag))
-    return read_as_json("".join(parts)) if has_ended else None
-
-
-def _read_to(tag: str, writer: CallWriter) -> Reading[str]:
+def _read_key(tag: str, writer: CallWriter) -> Reading[str]:
     """Return the text before a tag, and read the tag."""
     parts: list[str] = []
     while (found := (yield from writer.source.read_until((tag,)))).tag is None:
@@ -107,20 +81,68 @@ def _read_to(tag: str, writer: CallWriter) -> Reading[str]:
     return "".join((*parts, found.text))
 
 
-def _send_text(tag: str, writer: CallWriter) -> Reading[None]:
-    """Send the text before a tag as a JSON string while it comes, and read the tag.
+class _ValueReader:
+    """Reads a value and the tag after it. A closing tag ends the value where the next parameter or
+    the end of the call follows; elsewhere it is a part of the text.
 
-    A line end after the opening tag and one before the closing tag are no part of it.
+    A line end after the opening tag and one before the closing tag are no part of a text.
     """
-    source = writer.source
-    writer.add('"')
-    yield from source.accept("\n")
-    while True:
-        found = yield from source.read_until((f"\n{tag}", tag))
-        writer.add(to_json(found.text)[1:-1])
-        if found.tag is not None:
-            break
-        if not found.text:
-            raise NotACall
-    yield from source.accept(found.tag)
-    writer.add('"')
+
+    def __init__(self, syntax: TaggedCall, closes: str, writer: CallWriter) -> None:
+        self._tag = syntax.value_close
+        self._after = tuple(tag for tag in (syntax.key_open, syntax.close, closes) if tag)
+        self._writer = writer
+        self._source = writer.source
+
+    def read(self) -> Reading[str]:
+        """Return a value as JSON. One that is JSON ends where the JSON does, as a string in it may
+        hold the tag; any other is text."""
+        self._source.mark()
+        value = yield from self._read_json()
+        if value is not None:
+            self._source.unmark()
+            return value
+        self._source.rewind()
+        parts: list[str] = []
+        yield from self._read_text(parts.append)
+        text = "".join(parts)
+        return read_as_json(_PYTHON_WORDS.get(text, text)) or to_json(text)
+
+    def send_text(self) -> Reading[None]:
+        """Send a text as a JSON string while it comes."""
+        self._writer.add('"')
+        yield from self._read_text(lambda text: self._writer.add(to_json(text)[1:-1]))
+        self._writer.add('"')
+
+    def _read_text(self, send: Callable[[str], None]) -> Reading[None]:
+        source, tag = self._source, self._tag
+        yield from source.accept("\n")
+        while True:
+            found = yield from source.read_until((f"\n{tag}", tag))
+            send(found.text)
+            if found.tag is None and not found.text:
+                raise NotACall
+            if found.tag is None:
+                continue
+            is_end = yield from source.comes_before(found.tag, self._after)
+            source.take(len(found.tag))
+            if is_end:
+                return
+            if is_end is None:  # the output was cut
+                source.take(len(source.rest()))
+                raise NotACall
+            send(found.tag)
+
+    def _read_json(self) -> Reading[str | None]:
+        scanner, source = JsonScanner(), self._source
+        parts: list[str] = []
+        while not scanner.is_done and (yield from source.wait()):
+            try:
+                number, made = scanner.scan(source.rest())
+            except NotJson:
+                return None
+            source.take(number)
+            parts.append(made)
+        yield from source.skip_space()
+        has_ended = scanner.is_done and (yield from source.accept(self._tag))
+        return read_as_json("".join(parts)) if has_ended else None

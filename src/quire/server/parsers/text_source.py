@@ -4,6 +4,7 @@ The reading methods are generators that yield where the text so far does not dec
 it does. What they return depends on the text alone, never on how it was split.
 """
 
+import re
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -12,6 +13,7 @@ Reading: TypeAlias = Generator[None, None, Result]
 
 SPACE = " \t\r\n"
 """White space of JSON."""
+_GAP = re.compile(f"[{SPACE}]*")
 
 
 class Found(NamedTuple):
@@ -95,6 +97,22 @@ class TextSource:
                 return False
             yield
         return True
+
+    def comes_before(self, tag: str, after: Sequence[str]) -> Reading[bool | None]:
+        """Return whether white space and one of the tags `after` follow a tag that has come, None
+        where the text ends before that is known; read nothing."""
+        longest = max(map(len, after))
+        while True:
+            gap = _GAP.match(self._text, self._at + len(tag))
+            start = len(self._text) if gap is None else gap.end()
+            rest = self._text[start : start + longest]
+            if any(rest.startswith(each) for each in after):
+                return True
+            if not any(each.startswith(rest) for each in after):
+                return False
+            if self._is_whole:
+                return None
+            yield
 
     def accept(self, tag: str) -> Reading[bool]:
         """Read a tag and return True where it comes next; otherwise read nothing."""

@@ -150,7 +150,9 @@ class ChoiceOutput:
 
     def _scan(self, token_id: int, finish: Finish | None) -> Scan:
         shown = finish is None or finish.reason not in _STOPS or self._options.include_stop
-        text = self._detokenizer.feed(token_id) if shown else ""
+        # A special token within arguments is a part of them: of a file that the call writes, say.
+        in_call = self._parsed is not None and self._parsed.in_call
+        text = self._detokenizer.feed(token_id, shows_all=in_call) if shown else ""
         if finish is not None:
             text += self._detokenizer.flush()
         self._num_chars += len(text)

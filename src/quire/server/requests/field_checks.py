@@ -143,6 +143,12 @@ def check_chat(request: ChatRequest) -> None:
                 f"'chat_template_kwargs' cannot say '{name}'; use the field '{name}'.",
                 param=f"chat_template_kwargs.{name}",
             )
+    _check_continued(request)
+
+
+def _check_continued(request: ChatRequest) -> None:
+    """Check the fields that say whether the answer goes on with the last message. Raises
+    RequestError."""
     if not request.continue_final_message:
         if request.echo:
             raise RequestError(
@@ -160,6 +166,12 @@ def check_chat(request: ChatRequest) -> None:
         raise RequestError(
             "'continue_final_message' needs a last message of the role 'assistant'.",
             param="continue_final_message",
+        )
+    if request.messages[-1].tool_calls:
+        where = f"messages[{len(request.messages) - 1}].tool_calls"
+        raise RequestError(
+            f"'continue_final_message' goes on with text alone, and '{where}' would be lost.",
+            param=where,
         )
 
 

@@ -219,7 +219,12 @@ class GenerationStream:
         trace, figures = self.context.arrival.trace, self.context.arrival.figures
         if figures is not None:
             finishes = [self._finishes[index] for index in sorted(self._finishes)]
-            figures.note(self.context.model, self.context.num_prompt_tokens, finishes)
+            figures.note(
+                self.context.model,
+                self.context.num_prompt_tokens,
+                self._num_cached_tokens(),
+                finishes,
+            )
         if self._spans is not None and trace is not None:
             self._spans.record(self._record(trace, self._timeline, self._timeline.ended_s))
 
@@ -236,6 +241,7 @@ class GenerationStream:
             timeline.submitted_s,
             ended_s,
             tuple(self._finishes[index] for index in sorted(self._finishes)),
+            self._num_cached_tokens(),
         )
 
     async def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
@@ -353,11 +359,17 @@ class GenerationStream:
         return CompletionTokensDetails(sum(nums))
 
     def _cached_tokens(self) -> CachedTokens | None:
-        """Return what the first choice of each prompt found in the cache, once all are known."""
+        """Return what the prompts had in the cache, once all are known."""
         firsts = range(0, len(self._choices), self.context.num_choices)
-        finishes = [self._finishes.get(index) for index in firsts]
-        known = [finish.num_cached_tokens for finish in finishes if finish is not None]
-        return CachedTokens(sum(known)) if len(known) == len(finishes) else None
+        has_all = all(index in self._finishes for index in firsts)
+        return CachedTokens(self._num_cached_tokens()) if has_all else None
+
+    def _num_cached_tokens(self) -> int:
+        """Return what the first choices of the prompts, as far as they have ended, found in the
+        cache: the others of a prompt find what its first has computed."""
+        firsts = range(0, len(self.context.requests), self.context.num_choices)
+        finishes = (self._finishes.get(index) for index in firsts)
+        return sum(finish.num_cached_tokens for finish in finishes if finish is not None)
 
     def account(self) -> QuireAccount:
         """Return the times of the choices that are sent, by the index they are sent under."""

@@ -23,6 +23,7 @@ class InputLimits(NamedTuple):
     model_names: the names that clients may ask for.
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
     trusts_chat_template: whether a request may bring a chat template of its own.
+    disables_whitespace: whether JSON has no white space where a request does not say.
     defaults: the model's own sampling, for what a client leaves out.
     max_logprobs: how many of the likeliest tokens a request may ask for at each position.
     """
@@ -35,6 +36,7 @@ class InputLimits(NamedTuple):
     max_logprobs: int = MAX_LOGPROBS
     defaults: SamplingDefaults = SamplingDefaults()
     trusts_chat_template: bool = False
+    disables_whitespace: bool = False
 
 
 class InputContext(NamedTuple):

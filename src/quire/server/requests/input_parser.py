@@ -71,8 +71,9 @@ from quire.server.requests.reasoning_options import effort_warnings, thinking_bu
 from quire.server.requests.rendering import rendered, tokenized
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
-from quire.server.requests.tools.checks import check_tools, parser_options
+from quire.server.requests.tools.checks import check_tools
 from quire.server.requests.tools.old_functions import names_of, with_tools
+from quire.server.requests.tools.parsing import parser_options
 from quire.server.responses.asked import AskedResponse, asked_of
 from quire.server.responses.conversion import as_chat, input_items, without_effect
 from quire.server.responses.history import NO_HISTORY, History, decode_continued, needed_history
@@ -291,13 +292,8 @@ def _read_chat(
     )
     text = render_chat(request, context)
     prompt = encode_chat(text, request, context)
-    dropped: dict[str, object] = {
-        "messages": [],
-        "chat_template": None,
-        "chat_template_kwargs": None,
-        "tools": None,
-        "documents": None,
-    }
+    emptied = ("chat_template", "chat_template_kwargs", "tools", "documents")
+    dropped: dict[str, object] = {"messages": [], **dict.fromkeys(emptied)}
     parsing = parser_options(request, text, context)
     grammar = output_grammar(request, parsing, text, context)
     kept = request.model_copy(update=dropped)

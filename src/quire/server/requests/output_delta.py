@@ -24,8 +24,8 @@ class LogprobEntry(NamedTuple):
 
 class Ending(NamedTuple):
     """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
-    token id, `has_calls` says whether the output called tools of the model's choice. Of its calls
-    `num_whole` are complete and `num_broken` are not."""
+    token id, `has_calls` says whether the output called tools of the model's choice, and no call is
+    broken. Of its calls `num_whole` are complete and `num_broken` are not."""
 
     finish_reason: str
     stop_reason: int | str | None = None
@@ -35,12 +35,14 @@ class Ending(NamedTuple):
 
 
 class CallDelta(NamedTuple):
-    """A part of a tool call, or all of it: `id` and `name` come with its first part."""
+    """A part of a tool call, or all of it: `id` and `name` come with its first part. A call whose
+    arguments are not complete `is_broken`, which is known, and said, when the output ends."""
 
     number: int
     arguments: str = ""
     id: str | None = None
     name: str | None = None
+    is_broken: bool = False
 
 
 class TokenRead(NamedTuple):
@@ -103,7 +105,10 @@ class GatheredOutput:
         for call in delta.calls:
             if call.number == len(self._calls):
                 self._calls.append((call, []))
-            self._calls[call.number][1].append(call.arguments)
+            head, arguments = self._calls[call.number]
+            arguments.append(call.arguments)
+            if call.is_broken:
+                self._calls[call.number] = (head._replace(is_broken=True), arguments)
         self._parts += delta.parts
         self._texts.append(delta.text)
         self._token_ids += delta.token_ids

@@ -31,7 +31,8 @@ class ParsedOutput:
         self._names_tool = options.names_tool
         self._keeps_reasoning = options.include_reasoning
         self._keeps_order = options.keeps_order
-        self._num_begun = self._num_whole = 0
+        self._num_begun = 0
+        self._whole: set[int] = set()
         self._events: list[OrderedPart] = []
         self._ids: set[str] = set()
 
@@ -39,6 +40,11 @@ class ParsedOutput:
     def has_ended(self) -> bool:
         """Whether what may still come of the text is not read."""
         return self._parser.has_ended
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the arguments of a call are being read."""
+        return self._parser.in_call
 
     def feed(self, text: str, num_tokens: int) -> None:
         """Take the text of the next token; of none, what was held back."""
@@ -59,19 +65,21 @@ class ParsedOutput:
         events = [self._named(event) for event in self._events]
         self._events = []
         self._num_begun += sum(isinstance(event, CallBegun) for event in events)
-        self._num_whole += sum(isinstance(event, CallEnded) for event in events)
+        self._whole.update(event.number for event in events if isinstance(event, CallEnded))
+        broken: list[int] = []
         if ending is not None:
+            broken = [number for number in range(self._num_begun) if number not in self._whole]
             ending = ending._replace(
-                has_calls=self._num_begun > 0 and not self._names_tool,
-                num_whole=self._num_whole,
-                num_broken=self._num_begun - self._num_whole,
+                has_calls=self._num_begun > 0 and not broken and not self._names_tool,
+                num_whole=len(self._whole),
+                num_broken=len(broken),
             )
         content = (event.text for event in events if isinstance(event, ContentDelta))
         reasoning = (event.text for event in events if isinstance(event, ReasoningDelta))
         return output._replace(
             text="".join(content),
             reasoning="".join(reasoning) if self._keeps_reasoning else "",
-            calls=self._calls(events),
+            calls=_call_deltas(events) + tuple(CallDelta(each, is_broken=True) for each in broken),
             ending=ending,
             parts=tuple(events) if self._keeps_order else (),
         )
@@ -80,18 +88,6 @@ class ParsedOutput:
         """Return an event; that of a call's beginning has its id."""
         return event._replace(id=self._id(event)) if isinstance(event, CallBegun) else event
 
-    def _calls(self, events: list[OrderedPart]) -> tuple[CallDelta, ...]:
-        """Return the calls' parts, those of one call joined."""
-        deltas: list[CallDelta] = []
-        for event in events:
-            if isinstance(event, CallBegun):
-                deltas.append(CallDelta(event.number, "", event.id, event.name))
-            elif isinstance(event, ArgumentsDelta):
-                if not deltas:
-                    deltas.append(CallDelta(event.number))
-                deltas[-1] = deltas[-1]._replace(arguments=deltas[-1].arguments + event.text)
-        return tuple(deltas)
-
     def _id(self, call: CallBegun) -> str:
         """Return the id that the model gave to a call, unless another has it, or one of our own."""
         if call.id is not None and call.id not in self._ids:
@@ -99,3 +95,16 @@ class ParsedOutput:
             return call.id
         digest = sha256(f"{self._request_id}/{call.number}".encode()).hexdigest()
         return f"call_{digest[:ID_CHARS]}" if self._id_length is None else digest[: self._id_length]
+
+
+def _call_deltas(events: list[OrderedPart]) -> tuple[CallDelta, ...]:
+    """Return the calls' parts, those of one call joined."""
+    deltas: list[CallDelta] = []
+    for event in events:
+        if isinstance(event, CallBegun):
+            deltas.append(CallDelta(event.number, "", event.id, event.name))
+        elif isinstance(event, ArgumentsDelta):
+            if not deltas:
+                deltas.append(CallDelta(event.number))
+            deltas[-1] = deltas[-1]._replace(arguments=deltas[-1].arguments + event.text)
+    return tuple(deltas)

@@ -1,5 +1,7 @@
 """Makes tokens of prompts: of texts, of token ids, of conversations through the chat template."""
 
+from functools import partial
+
 from pydantic import JsonValue
 
 from quire.engine.grammar.token_bytes import TokenizerKind
@@ -11,6 +13,8 @@ from quire.server.requests.field_checks import check_prompt_length, check_token_
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.prompt_truncation import Truncation, truncation_of
 from quire.server.requests.reasoning_options import template_kwargs
+from quire.server.requests.tools.checks import call_format
+from quire.server.requests.tools.text_tools import render_with_tools
 from quire.server.text.bounded_work import bounded_work
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.infilling import STYLES, encode_suffix, find_infilling
@@ -138,13 +142,18 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             code="unsupported_parameter",
         )
     continues = bool(request.continue_final_message)
-    adds_prompt = request.add_generation_prompt is not False and not continues
+    render = partial(
+        template.render,
+        add_generation_prompt=request.add_generation_prompt is not False and not continues,
+        continue_final_message=continues,
+        extra={**template_kwargs(request, template), **_documents(request)},
+    )
+    form = call_format(request, context)
     try:
-        return template.render(
+        if form is not None and form.in_text:
+            return render_with_tools(request, render)
+        return render(
             [message.as_template_message() for message in request.messages],
-            add_generation_prompt=adds_prompt,
-            continue_final_message=continues,
-            extra={**template_kwargs(request, template), **_documents(request)},
             tools=[tool.as_template_tool() for tool in request.offered_tools],
         )
     except TemplateRefused as error:

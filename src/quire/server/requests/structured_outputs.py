@@ -6,7 +6,12 @@ from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary
 from quire.server.grammars.compose import ANY_TEXT, Grammar, compose, in_channel
 from quire.server.openai.protocol.chat import ChatRequest
-from quire.server.openai.protocol.structured import GrammarSource, StructuredFields
+from quire.server.openai.protocol.structured import (
+    WHITESPACE_FIELD,
+    GrammarKind,
+    GrammarSource,
+    StructuredFields,
+)
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.tools.grammars import enforced_field, tool_grammar
@@ -18,6 +23,7 @@ def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
     sources = request.grammar_sources
     enforced = enforced_field(request) if isinstance(request, ChatRequest) else None
     field = sources[0].field if sources else enforced
+    _check_whitespace(request, has_tools=enforced is not None)
     if field is None:
         return
     if len(sources) > 1:
@@ -36,6 +42,20 @@ def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
         raise RequestError(f"'{wrong}' {_WHY_NOT[wrong]} with '{field}'.", param=wrong)
     if not facts.eos_token_ids:
         raise RequestError(f"'{field}' needs a model with an end-of-sequence token.", param=field)
+
+
+def _check_whitespace(request: StructuredFields, *, has_tools: bool) -> None:
+    """Raise RequestError where the request says which white space JSON has, and asks for none."""
+    has_json = any(source.kind is GrammarKind.JSON for source in request.grammar_sources)
+    if request.disable_any_whitespace is None or has_json or has_tools:
+        return
+    if request.disable_any_whitespace or not request.grammar_sources:
+        raise RequestError(
+            f"'{WHITESPACE_FIELD}' goes with JSON alone: that of 'json', 'json_object', "
+            "'response_format' or 'guided_json', or of tools that must be called as their schemas "
+            "say.",
+            param=WHITESPACE_FIELD,
+        )
 
 
 _WHY_NOT = {
@@ -66,8 +86,14 @@ def _bodies(
     request: StructuredFields, parsing: ParserOptions, context: InputContext
 ) -> list[Grammar]:
     """Return the rules `body` of the answer and of the calls that the client asks for."""
-    answers = [_answer(source) for source in request.grammar_sources]
-    calls = tool_grammar(request, context) if isinstance(request, ChatRequest) else None
+    disabled = request.disable_any_whitespace
+    any_whitespace = not (context.limits.disables_whitespace if disabled is None else disabled)
+    answers = [_answer(source, any_whitespace) for source in request.grammar_sources]
+    calls = (
+        tool_grammar(request, context, any_whitespace=any_whitespace)
+        if isinstance(request, ChatRequest)
+        else None
+    )
     if calls is not None and isinstance(request, ChatRequest) and request.requires_calls:
         # No answer comes beside calls that must be made, whatever it would have to be of.
         return [calls]
@@ -80,8 +106,8 @@ def _bodies(
     return answers if calls is None else [calls, *answers]
 
 
-def _answer(source: GrammarSource) -> Grammar:
-    body, warnings = answer(source)
+def _answer(source: GrammarSource, any_whitespace: bool) -> Grammar:
+    body, warnings = answer(source, any_whitespace=any_whitespace)
     return Grammar(body, source.kind, source.field, warnings)
 
 

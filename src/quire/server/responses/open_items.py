@@ -84,13 +84,14 @@ class OpenReasoning:
 
 
 class OpenCall:
-    """A call of the function `name`."""
+    """A call of the function `name`; it `is_whole` once its arguments are complete."""
 
     def __init__(self, place: Place, call_id: str, name: str) -> None:
         self._place = place
         self._call_id = call_id
         self._name = name
         self._texts: list[str] = []
+        self.is_whole = False
 
     def opening(self) -> Iterator[StreamEvent]:
         _, index, numbers = self._place
@@ -102,9 +103,12 @@ class OpenCall:
         yield events.ArgumentsDelta(next(numbers), index, item_id, text)
 
     def closing(self, status: str) -> Iterator[StreamEvent]:
+        """Yield the last events. Arguments that broke off are not said to be done, whatever the
+        `status` of the response."""
         item_id, index, numbers = self._place
-        item = self._item(status)
-        yield events.ArgumentsDone(next(numbers), index, item_id, self._name, item.arguments)
+        item = self._item("completed" if self.is_whole else "incomplete")
+        if self.is_whole:
+            yield events.ArgumentsDone(next(numbers), index, item_id, self._name, item.arguments)
         yield _done(self._place, item)
 
     def _item(self, status: str) -> CallItem:

@@ -7,7 +7,13 @@ import msgspec
 
 from quire.server.http.sliced_json import SLICE
 from quire.server.openai.protocol.wire import TokenInfo
-from quire.server.parsers.events import ArgumentsDelta, CallBegun, ContentDelta, ReasoningDelta
+from quire.server.parsers.events import (
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+)
 from quire.server.requests.output_delta import LogprobEntry, OrderedPart, OutputDelta, TokenRead
 from quire.server.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning, Place
 from quire.server.responses.stream_events import ItemDone, StreamEvent
@@ -46,28 +52,33 @@ class OutputItems:
         for part in self._parts_of(delta):
             if isinstance(part, TokenRead):
                 self._read_token(next(logprobs, None), part)
-            elif isinstance(part, ContentDelta):
-                if not isinstance(self._open, OpenMessage):
-                    yield from self._begin(OpenMessage(self._place("msg")))
-                self._text.append(part.text)
-            elif isinstance(part, ReasoningDelta):
-                if not isinstance(self._open, OpenReasoning):
-                    yield from self._begin(OpenReasoning(self._place("rs")))
-                self._text.append(part.text)
-            elif isinstance(part, CallBegun):
-                call = OpenCall(self._place("fc"), str(part.id), part.name)
-                yield from self._begin(call)
-            elif isinstance(part, ArgumentsDelta):
-                self._text.append(part.text)
+            elif isinstance(part, CallEnded):
+                assert isinstance(self._open, OpenCall)
+                self._open.is_whole = True
+            else:
+                begun = self._begun_by(part)
+                if begun is not None:
+                    yield from self._begin(begun)
+                self._text += [] if isinstance(part, CallBegun) else [part.text]
         if self._text:
             yield from self._flush()
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """Yield the last events; `status` is that of the last item. An output that says nothing is
-        an empty message."""
+        """Yield the last events; `status` is that of the last item, unless it is a call, which is
+        completed where its arguments are. An output that says nothing is an empty message."""
         if self._open is None:
             yield from self._begin(OpenMessage(self._place("msg")))
         yield from self._close(status)
+
+    def _begun_by(self, part: Event) -> OpenItem | None:
+        """Return the item that a part begins, None where it is more of the open one."""
+        if isinstance(part, CallBegun):
+            return OpenCall(self._place("fc"), str(part.id), part.name)
+        if isinstance(part, ContentDelta) and not isinstance(self._open, OpenMessage):
+            return OpenMessage(self._place("msg"))
+        if isinstance(part, ReasoningDelta) and not isinstance(self._open, OpenReasoning):
+            return OpenReasoning(self._place("rs"))
+        return None
 
     def _parts_of(self, delta: OutputDelta) -> Iterator[OrderedPart]:
         if self._is_parsed:

@@ -29,9 +29,9 @@ class Detokenizer:
         self._strips_space = at_start and token_bytes.strips_space
         self._utf8 = _Utf8Decoder(errors="replace")
 
-    def feed(self, token_id: int) -> str:
-        """Return the text that this token completes."""
-        if self._skip_special and self._token_bytes.is_special(token_id):
+    def feed(self, token_id: int, *, shows_all: bool = False) -> str:
+        """Return the text that this token completes; with `shows_all` it is not skipped."""
+        if self._skip_special and not shows_all and self._token_bytes.is_special(token_id):
             special = self._token_bytes.of(token_id).decode(errors="replace")
             if special not in self._shown:
                 return ""

@@ -3,7 +3,11 @@
 //
 // Work is cut into tasks of (sequence, some queries, some K/V heads, a stretch of the keys they
 // see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
-// whole, whoever finishes its last one adds the parts up, in their order.
+// whole, whoever finishes its last one adds the parts up.
+//
+// What is computed of a row depends on its query and what it sees alone, bit for bit: scores are the
+// same partial sums, weights and sums go through tiles from multiples of TILE on, and through the
+// same tree of leaves (plan.h), be it packed or direct, and however chunks and tasks are cut.
 #include "attention/direct.h"
 #include "attention/reading.h"
 #include "attention/tile_direct.h"
@@ -29,6 +33,7 @@ struct Worker {
     Memory memory;
     typename Way::Registers& registers;
     Next next;
+    int64_t depth;  // branches that are open
 
     int64_t rows_of_head() const { return task.num_queries * call.group(); }
 
@@ -48,9 +53,11 @@ struct Worker {
     }
 
     void forget() {
+        memory.use(depth);
         for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
             memory.running[row] = {-INFINITE, 0};
-        memset(memory.totals, 0, size_t(task.num_heads * rows_of_head() * LANES) * 4);
+        const int64_t slots = call.is_direct(task.seq) ? SPREAD : 1;
+        memset(memory.totals, 0, size_t(task.num_heads * rows_of_head() * slots * LANES) * 4);
         memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * sizes.values) * 4);
     }
 
@@ -68,17 +75,40 @@ struct Worker {
         Found<Stored> found;
         bool is_direct = call.is_direct(task.seq);
         is_direct ? take_pieces() : take_queries();
+        int64_t at = task.first - task.first % TILE;
+        find(call, task, at, places[0]);
         forget();
-        find(call, task, task.first, places[0]);
-        for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
+        for (int64_t turn = 0; at < task.end; at += TILE, turn ^= 1) {
             Places &here = places[turn], &ahead = places[turn ^ 1];
             if (at + TILE < task.end) find(call, task, at + TILE, ahead);
-            else if (following) find(call, *following, following->first, ahead);
+            else if (following) find(call, *following, following->first / TILE * TILE, ahead);
             else ahead = here;
             read(call, task, memory, here, smaller(TILE, task.end - at), found);
             is_direct ? attend_directly(found, ahead, at) : attend_packed(found, ahead, at);
+            if ((at + TILE) % LEAF && at + TILE < task.end) continue;
+            is_direct ? sum_up_pieces() : sum_up();
+            close(at / LEAF);
+            if (at + TILE < task.end) forget();
         }
-        is_direct ? straighten_sums(Way()) : sum_up();
+        close_all();
+    }
+
+    // Closes a branch of the tree: the one at `place` among those of its length.
+    void close(int64_t place) {
+        for (; depth > 0 && place % 2; place /= 2) add_level();
+        depth++;
+    }
+
+    void close_all() {
+        for (depth--; depth > 0;) add_level();
+        memory.use(0);
+        depth = 0;
+    }
+
+    // Adds the last level to the one before it.
+    void add_level() {
+        add(memory.levels[depth - 1], memory.levels[depth]);
+        depth--;
     }
 
     // From what `weigh` keeps of the rows to what all tasks do.
@@ -106,19 +136,14 @@ struct Worker {
         }
     }
 
-    // Tiles keep even and odd elements apart.
-    template <class AnyWay>
-    void straighten_sums(AnyWay) {}
-
 #if QUIRE_HAS_BF16_DOT
     Piece piece_of(int64_t head, int64_t query, int64_t index) const {
         int64_t begin = call.group() * index / call.num_pieces();
         int64_t end = call.group() * (index + 1) / call.num_pieces();
         int64_t row = head * rows_of_head() + query * call.group() + begin;
-        // No row has two slots or more to itself.
-        float* queries = (float*)memory.queries + row * 2 * round_up(sizes.depth, LANES);
-        return {queries, memory.running + row, memory.sums + row * sizes.values, end - begin,
-                sizes.values};
+        float* queries = (float*)memory.queries + row * SPREAD * round_up(sizes.depth, LANES);
+        return {queries, memory.running + row, memory.totals + row * SPREAD * LANES,
+                memory.sums + row * sizes.values, end - begin, sizes.values};
     }
 
     template <class Act>
@@ -133,7 +158,7 @@ struct Worker {
     }
 
     void take_pieces() {
-        memset(memory.keys + sizes.depth, 0, LINE);
+        memory.use(0);
         each_piece([&](const Piece& piece, const Stored* query) {
             for (int64_t row = 0; row < piece.num_rows; row++) {
                 take_query(query + row * call.query_head_stride, memory.keys);
@@ -149,8 +174,15 @@ struct Worker {
 
     template <class Tile, class AnyWay>
     void attend_piece(const Tile& tile, const Piece& piece, AnyWay) {
-        attend_rows_directly<Way>(call, tile, piece);
+        attend_rows_directly<Way>(call, tile, slope, piece);
     }
+
+    template <class AnyWay>
+    void sum_up_pieces(AnyWay) {
+        each_piece([&](const Piece& piece, const Stored*) { ::sum_up(piece, slope); });
+    }
+
+    void sum_up_pieces() { sum_up_pieces(Way()); }
 
 #if QUIRE_HAS_TILES
     void spread_query(int64_t row, const Piece& piece, TileDot) {
@@ -160,7 +192,7 @@ struct Worker {
     }
 
     void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
-        if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, piece);
+        if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, slope, piece);
         shape_for_pieces(registers);
         const int64_t width = call.head_size + (call.values ? call.v_head_size : 0);
         const int64_t lines = ratio_up(TILE * width * call.kept_bytes(), LINE);
@@ -168,9 +200,10 @@ struct Worker {
                               ratio_up(lines, task.num_queries * call.num_pieces()));
     }
 
-    void straighten_sums(TileDot) {
-        if (fits_tiles(call))
-            straighten(memory.sums, task.num_heads * rows_of_head() * sizes.values);
+    // Tiles keep even and odd elements apart.
+    void sum_up_pieces(TileDot) {
+        if (!fits_tiles(call)) return sum_up_pieces(Dot());
+        straighten(memory.sums, task.num_heads * rows_of_head() * sizes.values);
     }
 #endif
 
@@ -197,6 +230,7 @@ struct Worker {
     }
 #else
     void take_pieces() {}
+    void sum_up_pieces() {}
     void attend_directly(const Found<Stored>&, const Places&, int64_t) {}
 #endif
 
@@ -225,9 +259,9 @@ struct Worker {
     }
 
     void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
-        multiply({memory.queries + row * sizes.depth, sizes.depth, memory.keys, TILE,
-                  sizes.depth, products, TILE, false},
-                 num_rows, columns, registers);
+        multiply_split({memory.queries + row * sizes.depth, sizes.depth, memory.keys, TILE,
+                        sizes.depth, products, TILE, false},
+                       num_rows, columns, call.split(), registers);
         next.fetch_some();
         if (call.logit_cap != 0) cap(products, num_rows * TILE, call.logit_scale, call.logit_cap);
     }
@@ -271,27 +305,38 @@ struct Worker {
         add_values(weights, row, num_rows, columns);
     }
 
-    void keep(int64_t part) const {
-        Part kept = call.part(part, sizes);
-        int64_t rows = task.num_heads * rows_of_head();
-        memcpy(kept.running, memory.running, size_t(rows) * sizeof(Running));
-        memcpy(kept.sums, memory.sums, size_t(rows * sizes.values) * 4);
+    int64_t num_rows() const { return task.num_heads * rows_of_head(); }
+
+    void copy(Part from, Part to) const {
+        memcpy(to.running, from.running, size_t(num_rows()) * sizeof(Running));
+        memcpy(to.sums, from.sums, size_t(num_rows() * sizes.values) * 4);
     }
 
-    void add(int64_t part) {
-        Part kept = call.part(part, sizes);
-        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
-            Running& mine = memory.running[row];
-            const Running& other = kept.running[row];
-            float top = mine.top > other.top ? mine.top : other.top;
+    void keep(int64_t part) const { copy(memory.levels[0], call.part(part, sizes)); }
+
+    // Adds up the parts of a task, of which this is one.
+    void add_parts() {
+        depth = 0;
+        for (int64_t part = 0; part < task.num_parts; part++) {
+            copy(call.part(task.first_part + part, sizes), memory.levels[depth]);
+            close(task.place - task.part + part);
+        }
+        close_all();
+    }
+
+    // Where one has seen no key the other stays as it is.
+    void add(Part mine, Part other) const {
+        for (int64_t row = 0; row < num_rows(); row++) {
+            Running &a = mine.running[row], &b = other.running[row];
+            float top = a.top > b.top ? a.top : b.top;
             if (top == -INFINITE) continue;
-            float here = exponential(splat(mine.top - top))[0];
-            float there = exponential(splat(other.top - top))[0];
-            mine = {top, mine.total * here + other.total * there};
-            float* sums = memory.sums + row * sizes.values;
+            float here = exponential(splat(a.top - top))[0];
+            float there = exponential(splat(b.top - top))[0];
+            a = {top, a.total * here + b.total * there};
+            float* sums = mine.sums + row * sizes.values;
+            const float* others = other.sums + row * sizes.values;
             for (int64_t i = 0; i < sizes.values; i += LANES)
-                store(sums + i, load(sums + i) * here +
-                                    load(kept.sums + row * sizes.values + i) * there);
+                store(sums + i, load(sums + i) * here + load(others + i) * there);
         }
     }
 
@@ -324,14 +369,13 @@ void run_task(const Shared& shared, const Task& task, const Task* following, cha
     Sizes sizes = sizes_of<Way>(call);
     Slope slope((call.logit_cap != 0 ? 1 : call.logit_scale) * TO_POWER);
     Worker<Way, Stored> worker{call, task, sizes, slope, Memory(call, sizes, memory), registers,
-                               {}};
+                               {}, 0};
     worker.attend(following);
     if (task.num_parts > 1) {
         worker.keep(task.first_part + task.part);
         int64_t* done = &call.finished[task.first_part];
         if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) < task.num_parts) return;
-        worker.forget();
-        for (int64_t part = 0; part < task.num_parts; part++) worker.add(task.first_part + part);
+        worker.add_parts();
     }
     worker.finish();
 }

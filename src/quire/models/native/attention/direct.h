@@ -3,7 +3,7 @@
 // which are interleaved as they are read.
 #pragma once
 
-#include "attention/lanes.h"
+#include "attention/direct_scores.h"
 
 #if QUIRE_HAS_BF16_DOT
 
@@ -15,16 +15,19 @@ constexpr int STEP_KEYS = 4;  // keys whose values are added at a time
 struct Piece {
     float* queries;  // [parts of a key, LANES]
     Running* running;
-    float* sums;  // [num_rows, stride], a multiple of LANES
+    float* totals;  // [slots, LANES], as vectors of scores
+    float* sums;    // [num_rows, stride], a multiple of LANES
     int64_t num_rows, stride;
 };
 
-// Puts the row's query into its slots, with zeros after it up to a vector.
+// Puts the row's query into its slots.
 template <int SLOTS>
 inline void spread(const uint32_t* query, int64_t depth, int64_t row, float* queries) {
-    constexpr int64_t SHARE = LANES / SLOTS;
+    constexpr int64_t SHARE = SLOTS == 8 ? 2 : 4, PLACES = LANES / SHARE;
+    if (row == 0) memset(queries, 0, size_t(depth * PLACES) * 4);
     for (int64_t i = 0; i < depth; i += SHARE)
-        memcpy(queries + i * SLOTS + row * SHARE, query + i, SHARE * 4);
+        for (int64_t place = row; place < PLACES; place += SLOTS)
+            memcpy(queries + i * PLACES + place * SHARE, query + i, SHARE * 4);
 }
 
 inline void spread(const uint32_t* query, int64_t depth, int64_t row, const Piece& piece) {
@@ -34,142 +37,6 @@ inline void spread(const uint32_t* query, int64_t depth, int64_t row, const Piec
         case 4: return spread<4>(query, depth, row, piece.queries);
         default: return spread<8>(query, depth, row, piece.queries);
     }
-}
-
-// Fetches what lies in some rows line by line, in its order, while something else is computed: all
-// at once the lines would wait for each other.
-struct Ahead {
-    const char* const* rows;
-    int64_t num_rows, row_bytes;
-    int64_t at;  // the next byte of the first row
-
-    void fetch() {
-        if (num_rows == 0) return;
-        __builtin_prefetch(*rows + at, 0, 2);
-        at += 64;
-        if (at < row_bytes) return;
-        at = 0;
-        rows++;
-        num_rows--;
-    }
-
-    // Fetches some lines of a row.
-    void fetch(int64_t num_bytes) {
-        if (num_rows == 0) return;
-        const int64_t end = smaller(at + num_bytes, row_bytes);
-        for (; at < end; at += 64) __builtin_prefetch(*rows + at, 0, 2);
-        if (at < row_bytes) return;
-        at = 0;
-        rows++;
-        num_rows--;
-    }
-
-    void fetch_rest() {
-        while (num_rows) fetch();
-    }
-};
-
-// `width` elements of every row of a tile, from `first` on, and what to fetch meanwhile, a line for
-// every line read.
-template <class Stored>
-struct Rows {
-    const Stored* const* rows;
-    int64_t first, width;
-    Ahead* ahead;
-
-    Rows from(int64_t row) const { return {rows + row, first, width, ahead}; }
-    const Stored* at(int64_t row, int64_t element) const { return rows[row] + first + element; }
-
-    // Returns whether each of `count` rows is as far from the one before it.
-    bool are_even(int64_t count) const {
-        bool out = true;
-        for (int64_t i = 2; i < count; i++) out &= rows[i] - rows[i - 1] == rows[1] - rows[0];
-        return out;
-    }
-};
-
-// Scores LANES keys with all rows, scaled, as SLOTS vectors.
-template <class Way, int SLOTS, class Stored>
-__attribute__((noinline)) void score(Rows<Stored> keys, const float* queries, float scale,
-                                     float* scores) {
-    constexpr int64_t PART = 64 / SLOTS / int64_t(sizeof(Stored));
-    constexpr int SIDE = 2;  // keys side by side: a sum waits for its last product
-    floats sums[LANES] = {};
-    Ahead ahead = *keys.ahead;
-    int64_t at = 0;
-    for (; at + SLOTS * PART <= keys.width; at += SLOTS * PART, queries += SLOTS * LANES) {
-        floats query[SLOTS];
-#pragma GCC unroll 8
-        for (int j = 0; j < SLOTS; j++) query[j] = load(queries + j * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i += SIDE) {
-#pragma GCC unroll 4
-            for (int k = 0; k < SIDE; k++) ahead.fetch();
-#pragma GCC unroll 8
-            for (int j = 0; j < SLOTS; j++)
-#pragma GCC unroll 4
-                for (int k = i; k < i + SIDE; k++)
-                    sums[k] = dot(sums[k], query[j],
-                                  repeat<SLOTS>((const char*)keys.at(k, at + j * PART)), Way());
-        }
-    }
-    for (; at + PART <= keys.width; at += PART, queries += LANES) {
-        floats query = load(queries);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES / SLOTS; i++) ahead.fetch();
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            sums[i] = dot(sums[i], query, repeat<SLOTS>((const char*)keys.at(i, at)), Way());
-    }
-    if (at < keys.width) {
-        __mmask32 mask = (1u << (keys.width - at) * int64_t(sizeof(Stored)) / 2) - 1;
-        floats query = load(queries);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) {
-            ahead.fetch();
-            __m512i part = _mm512_maskz_loadu_epi16(mask, keys.at(i, at));
-            sums[i] = dot(sums[i], query, repeat<SLOTS>(part), Way());
-        }
-    }
-    *keys.ahead = ahead;
-    reduce<SLOTS>(sums);
-#pragma GCC unroll 8
-    for (int i = 0; i < SLOTS; i++) store(scores + i * LANES, sums[i] * scale);
-}
-
-constexpr int SIDE = 8;
-
-// Does the same as `score` of SLOTS = 8, SIDE keys side by side, so that more sums need not wait
-// for each other: with fewer rows memory is waited for, which gives one key after the other faster.
-// Each half of the keys is even, and their width a multiple of SIDE parts.
-template <class Way, class Stored>
-__attribute__((noinline)) void score_even(Rows<Stored> keys, const float* queries, float scale,
-                                          float* scores) {
-    constexpr int SLOTS = 8;
-    constexpr int64_t PART = 64 / SLOTS / int64_t(sizeof(Stored));
-    floats sums[LANES] = {};
-    Ahead ahead = *keys.ahead;
-#pragma GCC unroll 2
-    for (int i = 0; i < LANES; i += SIDE) {
-        const Stored* from = keys.at(i, 0);
-        const int64_t stride = keys.rows[i + 1] - keys.rows[i];
-        const float* query = queries;
-#pragma GCC unroll 1
-        for (int64_t at = 0; at < keys.width; at += SIDE * PART)
-#pragma GCC unroll 8
-            for (int j = 0; j < SIDE; j++, from += PART, query += LANES) {
-                const floats part = load(query);
-                ahead.fetch();
-#pragma GCC unroll 8
-                for (int k = 0; k < SIDE; k++)
-                    sums[i + k] = dot(sums[i + k], part,
-                                      repeat<SLOTS>((const char*)(from + k * stride)), Way());
-            }
-    }
-    *keys.ahead = ahead;
-    reduce<SLOTS>(sums);
-#pragma GCC unroll 8
-    for (int i = 0; i < SLOTS; i++) store(scores + i * LANES, sums[i] * scale);
 }
 
 template <int SLOTS>
@@ -188,63 +55,119 @@ inline void put(uint32_t* place, const floats (&weights)[2], Dot) {
     _mm512_storeu_si512(place, both);
 }
 
-// Makes weights of the scores of all the vectors that hold the first `seen.end` keys. What was
-// added up so far is to be multiplied by `factors`. Every row sees a key.
-template <class Way, int SLOTS>
-__attribute__((noinline)) void weigh_all(float* scores, Seen seen, float softcap,
-                                         const Piece& piece, uint32_t* weights, float* factors) {
-    typedef Lanes<SLOTS> L;
-    int64_t count = round_up((seen.end + L::KEYS - 1) / L::KEYS, 2);
-    if (softcap != 0)
-        for (int64_t i = 0; i < count; i++)
-            store(scores + i * LANES, tangent(load(scores + i * LANES) / softcap) * softcap);
-    static constexpr Table KEYS = tabulate(L::key), ROWS = tabulate(L::row),
-                           HOMES = tabulate(L::home), PAIRS = tabulate([](int lane) {
-                               return L::home(lane / 2) + lane % 2 * LANES;
-                           });
-    const ints own_keys = KEYS, own_rows = ROWS;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t key = i * L::KEYS;
-        if (key >= seen.first && key + L::KEYS <= seen.end) continue;
-        ints keys = own_keys + int(key);
-        store(scores + i * LANES, choose((keys >= int(seen.first)) & (keys < int(seen.end)),
-                                         load(scores + i * LANES), splat(-INFINITE)));
+// Raises the rows' tops, from `old` to `top`, and shrinks what was added up so far, as `Row::grow`.
+template <int SLOTS>
+__attribute__((noinline)) void grow(const Piece& piece, floats old, floats top, Slope slope) {
+    floats factor = exponential((old - top) * (slope.slope / TO_POWER));
+    factor = choose(old == top, splat(1), factor);
+    for (int i = 0; i < SLOTS; i++)
+        store(piece.totals + i * LANES, load(piece.totals + i * LANES) * factor);
+    for (int64_t row = 0; row < piece.num_rows; row++) {
+        const int home = Lanes<SLOTS>::home(int(row));
+        float* sums = piece.sums + row * piece.stride;
+        piece.running[row].top = top[home];
+        for (int64_t i = 0; i < piece.stride; i += LANES)
+            store(sums + i, load(sums + i) * factor[home]);
     }
-    floats high[2] = {splat(-3e38f), splat(-3e38f)};
-    for (int64_t i = 0; i < count; i += 2)
-        for (int j = 0; j < 2; j++) high[j] = most(load(scores + (i + j) * LANES), high[j]);
-    __mmask16 rows_mask = __mmask16((1u << 2 * piece.num_rows) - 1);
-    floats before = (floats)_mm512_maskz_loadu_ps(rows_mask, piece.running);
-    floats old_top = permute(before, own_rows * 2), old_total = permute(before, own_rows * 2 + 1);
-    floats top = most(combine<SLOTS, 1>(most(high[0], high[1]), most), old_top);
-    floats origin = top * TO_POWER, sums[2] = {};
-    for (int64_t i = 0; i < count; i += 2) {
-        floats each[2];
-        for (int j = 0; j < 2; j++) {
-            each[j] = power(load(scores + (i + j) * LANES) * TO_POWER - origin, Way());
-            sums[j] += each[j];
-        }
-        put<SLOTS>(weights + i * LANES / Way::PER_ELEMENT, each, Way());
-    }
-    auto add = [](floats a, floats b) { return a + b; };
-    floats factor = power((old_top - top) * TO_POWER, Fma());
-    floats total = old_total * factor + combine<SLOTS, 1>(sums[0] + sums[1], add);
-    store(factors, permute(factor, HOMES));
-    _mm512_mask_storeu_ps(
-        piece.running, rows_mask,
-        _mm512_permutex2var_ps((__m512)top, (__m512i)ints(PAIRS), (__m512)total));
 }
 
+// Returns the largest score of each row so far, in all of its lanes, or one so near it that the
+// row's sums need not be shrunk: what `weigh_row` does of one row.
+template <int SLOTS>
+inline floats top_of(const float* scores, int64_t first, int64_t end, Slope slope,
+                     const Piece& piece) {
+    static constexpr Table ROWS = tabulate(Lanes<SLOTS>::row);
+    const ints own_rows = ROWS;
+    floats high[2] = {splat(-INFINITE), splat(-INFINITE)};
+    for (int64_t i = first; i < end; i += 2)
+        for (int j = 0; j < 2; j++) high[j] = most(load(scores + (i + j) * LANES), high[j]);
+    const __mmask16 mask = __mmask16((1u << 2 * piece.num_rows) - 1);
+    const floats old = permute((floats)_mm512_maskz_loadu_ps(mask, piece.running), own_rows * 2);
+    const floats highest = combine<SLOTS, 1>(most(high[0], high[1]), most);
+    const __mmask16 is_higher = _mm512_cmp_ps_mask(
+        (__m512)highest, (__m512)(old + slope.headroom), _CMP_GT_OQ);
+    if (!is_higher) return old;
+    const floats top = (floats)_mm512_mask_mov_ps((__m512)old, is_higher, (__m512)highest);
+    grow<SLOTS>(piece, old, top, slope);
+    return top;
+}
+
+// Makes weights of the scores of `seen` keys, and zeros of those beside them up to multiples of
+// 2 * LANES. Each row does what `weigh` does, in the same order. Every row sees a key.
+template <class Way, int SLOTS>
+__attribute__((noinline)) void weigh_all(float* scores, Seen seen, Slope slope,
+                                         const Piece& piece, uint32_t* weights) {
+    typedef Lanes<SLOTS> L;
+    constexpr int STEP = 2 * SLOTS;  // vectors of 2 * LANES keys
+    static constexpr Table KEYS = tabulate(L::key);
+    const int64_t first = seen.first / (2 * LANES) * STEP;
+    const int64_t end = ratio_up(seen.end, 2 * LANES) * STEP;
+    const auto sees_all = [&](int64_t i, int64_t count) {
+        return i * L::KEYS >= seen.first && (i + count) * L::KEYS <= seen.end;
+    };
+    const auto sees = [&](int64_t i) {
+        const ints keys = ints(KEYS) + int(i * L::KEYS);
+        return (keys >= int(seen.first)) & (keys < int(seen.end));
+    };
+    for (int64_t i = first; i < end; i++)
+        if (!sees_all(i, 1))
+            store(scores + i * LANES,
+                  choose(sees(i), load(scores + i * LANES), splat(-INFINITE)));
+    const floats top = top_of<SLOTS>(scores, first, end, slope, piece);
+    floats totals[2][SLOTS] = {};
+#pragma GCC unroll 8
+    for (int i = 0; i < SLOTS; i++) totals[0][i] = load(piece.totals + i * LANES);
+    for (int64_t i = first; i < end; i += STEP) {
+        const bool is_whole = sees_all(i, STEP);
+#pragma GCC unroll 8
+        for (int at = 0; at < STEP; at += 2) {
+            floats each[2];
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++) {
+                each[j] = weight_of(load(scores + (i + at + j) * LANES), top, slope, Way());
+                if (!is_whole) each[j] = choose(sees(i + at + j), each[j], floats{});
+                totals[(at + j) / SLOTS][(at + j) % SLOTS] += each[j];
+            }
+            put<SLOTS>(weights + (i + at) * LANES / Way::PER_ELEMENT, each, Way());
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < SLOTS; i++)
+        store(piece.totals + i * LANES, totals[0][i] + totals[1][i]);
+}
+
+// From what `weigh_all` keeps of the rows to what all tasks do.
+template <int SLOTS>
+void sum_up_rows(const Piece& piece, Slope slope) {
+    typedef Lanes<SLOTS> L;
+    for (int row = 0; row < piece.num_rows; row++) {
+        floats own;
+        for (int key = 0; key < LANES; key++)
+            own[key] = piece.totals[key / L::KEYS * LANES + L::lane(row, key % L::KEYS)];
+        Running& running = piece.running[row];
+        running = {running.top * (slope.slope / TO_POWER), total(own)};
+    }
+}
+
+inline void sum_up(const Piece& piece, Slope slope) {
+    switch (slots_of(piece.num_rows)) {
+        case 1: return sum_up_rows<1>(piece, slope);
+        case 2: return sum_up_rows<2>(piece, slope);
+        case 4: return sum_up_rows<4>(piece, slope);
+        default: return sum_up_rows<8>(piece, slope);
+    }
+}
+
+// The weights of the keys from `first` up to `end`, multiples of STEP_KEYS.
 struct Weighed {
     const uint32_t* weights;
-    const float* factors;
-    int64_t num_keys;  // a multiple of STEP_KEYS
+    int64_t first, end;
 };
 
 // Adds VECTORS vectors of the values of STEP_KEYS keys, from element `at` on, times the rows'
 // weights.
-template <int ROWS, int VECTORS, int SETS>
-inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<float> values, int64_t at,
+template <int ROWS, int VECTORS>
+inline void add_step(floats (&sums)[ROWS][VECTORS], Rows<float> values, int64_t at,
                      const uint32_t* weights, Ahead& ahead) {
     typedef Lanes<slots_of(ROWS)> L;
 #pragma GCC unroll 4
@@ -259,14 +182,13 @@ inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<float> values, in
             for (int i = 0; i < ROWS; i++) {
                 float weight;
                 memcpy(&weight, weights + L::place(i, key, Fma()), 4);
-                floats& sum = sums[key % SETS][i][j];
-                sum = sum + value * weight;
+                sums[i][j] = sums[i][j] + value * weight;
             }
         }
 }
 
-template <int ROWS, int VECTORS, int SETS>
-inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<bf16> values, int64_t at,
+template <int ROWS, int VECTORS>
+inline void add_step(floats (&sums)[ROWS][VECTORS], Rows<bf16> values, int64_t at,
                      const uint32_t* weights, Ahead& ahead) {
     typedef Lanes<slots_of(ROWS)> L;
     const __m512i lows = _mm512_load_si512(INTERLEAVE);
@@ -285,7 +207,7 @@ inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<bf16> values, int
 #pragma GCC unroll 8
             for (int i = 0; i < ROWS; i++) {
                 floats weight = (floats)_mm512_set1_epi32(int(weights[L::place(i, key, Dot())]));
-                floats(&sum)[VECTORS] = sums[key / 2 % SETS][i];
+                floats(&sum)[VECTORS] = sums[i];
                 sum[j] = dot(sum[j], low, weight, Dot());
                 if (j + 1 < VECTORS) sum[j + 1] = dot(sum[j + 1], high, weight, Dot());
             }
@@ -295,29 +217,24 @@ inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<bf16> values, int
 template <class Way, int ROWS, int VECTORS, class Stored>
 __attribute__((noinline)) void add_columns(Rows<Stored> values, int64_t at,
                                            const Weighed& weighed, const Piece& piece) {
-    // Few sums would wait for each other.
-    constexpr int SETS = ROWS * VECTORS <= 8 ? 2 : 1;
     constexpr int SLOTS = slots_of(ROWS);
-    floats sums[SETS][ROWS][VECTORS] = {};
+    floats sums[ROWS][VECTORS];
     float* place = piece.sums + at;
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < VECTORS; j++)
-            sums[0][i][j] = load(place + i * piece.stride + j * LANES) * weighed.factors[i];
-    const uint32_t* weights = weighed.weights;
+        for (int j = 0; j < VECTORS; j++) sums[i][j] = load(place + i * piece.stride + j * LANES);
+    const uint32_t* weights = weighed.weights + weighed.first * SLOTS / Way::PER_ELEMENT;
     Ahead ahead = *values.ahead;
-    for (int64_t key = 0; key < weighed.num_keys; key += STEP_KEYS) {
-        add_step<ROWS, VECTORS, SETS>(sums, values.from(key), at, weights, ahead);
+    for (int64_t key = weighed.first; key < weighed.end; key += STEP_KEYS) {
+        add_step(sums, values.from(key), at, weights, ahead);
         weights += STEP_KEYS * SLOTS / Way::PER_ELEMENT;
     }
     *values.ahead = ahead;
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < VECTORS; j++)
-            store(place + i * piece.stride + j * LANES,
-                  SETS == 2 ? sums[0][i][j] + sums[SETS - 1][i][j] : sums[0][i][j]);
+        for (int j = 0; j < VECTORS; j++) store(place + i * piece.stride + j * LANES, sums[i][j]);
 }
 
 template <class Way, int ROWS, class Stored>
@@ -343,35 +260,44 @@ struct DirectTile {
 };
 
 template <class Way, int ROWS, class Stored>
-void attend_piece(const Call& call, const DirectTile<Stored>& tile, const Piece& piece) {
+void attend_piece(const Call& call, const DirectTile<Stored>& tile, Slope slope,
+                  const Piece& piece) {
     constexpr int SLOTS = slots_of(ROWS);
-    alignas(64) float scores[TILE * SLOTS], factors[LANES];
+    alignas(64) float scores[TILE * SLOTS];
     alignas(64) uint32_t weights[TILE * SLOTS / Way::PER_ELEMENT];
-    const bool is_whole = SLOTS == 8 && tile.keys.width % 32 == 0;
-    for (int64_t key = 0; key < tile.seen.end; key += LANES) {
+    const int64_t first = tile.seen.first - tile.seen.first % LANES;
+    const bool is_whole = tile.keys.width % 32 == 0;
+    for (int64_t key = first; key < tile.seen.end; key += LANES) {
         const Rows<Stored> keys = tile.keys.from(key);
         float* own = scores + key * SLOTS;
-        if (is_whole && keys.are_even(SIDE) && keys.from(SIDE).are_even(SIDE))
-            score_even<Way>(keys, piece.queries, call.logit_scale, own);
+        if constexpr (SLOTS < 8)
+            score_few<Way, SLOTS>(keys, piece.queries, own);
+        else if (is_whole && keys.are_even(SIDE) && keys.from(SIDE).are_even(SIDE))
+            score_even<Way>(keys, piece.queries, own);
         else
-            score<Way, SLOTS>(keys, piece.queries, call.logit_scale, own);
+            score_many<Way>(keys, piece.queries, own);
     }
-    weigh_all<Way, SLOTS>(scores, tile.seen, call.logit_cap, piece, weights, factors);
-    int64_t num_keys = round_up(tile.seen.end, STEP_KEYS);
-    add_values<Way, ROWS>(tile.values, {weights, factors, num_keys}, piece);
+    if (call.logit_cap != 0)
+        cap(scores + first * SLOTS, round_up(tile.seen.end - first, LANES) * SLOTS,
+            call.logit_scale, call.logit_cap);
+    weigh_all<Way, SLOTS>(scores, tile.seen, slope, piece, weights);
+    const Weighed weighed{weights, tile.seen.first - tile.seen.first % STEP_KEYS,
+                          round_up(tile.seen.end, STEP_KEYS)};
+    add_values<Way, ROWS>(tile.values, weighed, piece);
 }
 
 template <class Way, class Stored>
-void attend_rows_directly(const Call& call, const DirectTile<Stored>& tile, const Piece& piece) {
+void attend_rows_directly(const Call& call, const DirectTile<Stored>& tile, Slope slope,
+                          const Piece& piece) {
     switch (piece.num_rows) {
-        case 1: return attend_piece<Way, 1>(call, tile, piece);
-        case 2: return attend_piece<Way, 2>(call, tile, piece);
-        case 3: return attend_piece<Way, 3>(call, tile, piece);
-        case 4: return attend_piece<Way, 4>(call, tile, piece);
-        case 5: return attend_piece<Way, 5>(call, tile, piece);
-        case 6: return attend_piece<Way, 6>(call, tile, piece);
-        case 7: return attend_piece<Way, 7>(call, tile, piece);
-        default: return attend_piece<Way, 8>(call, tile, piece);
+        case 1: return attend_piece<Way, 1>(call, tile, slope, piece);
+        case 2: return attend_piece<Way, 2>(call, tile, slope, piece);
+        case 3: return attend_piece<Way, 3>(call, tile, slope, piece);
+        case 4: return attend_piece<Way, 4>(call, tile, slope, piece);
+        case 5: return attend_piece<Way, 5>(call, tile, slope, piece);
+        case 6: return attend_piece<Way, 6>(call, tile, slope, piece);
+        case 7: return attend_piece<Way, 7>(call, tile, slope, piece);
+        default: return attend_piece<Way, 8>(call, tile, slope, piece);
     }
 }
 

@@ -9,7 +9,8 @@ namespace {
 constexpr int64_t MOST_SLOTS = 8;
 constexpr int64_t MAX_DIRECT_GROUP = 16;
 constexpr int64_t MAX_DIRECT_QUERIES = 8;  // mostly as many as are drafted
-constexpr int64_t MAX_DIRECT_ROWS = 64;    // half of a task's at most: their queries are spread
+constexpr int64_t MAX_DIRECT_ROWS = 64;    // an eighth of a task's at most: their queries are spread
+constexpr int64_t SPREAD = 4;              // times what a query takes
 
 struct Sizes {
     int64_t depth;   // elements of a packed key
@@ -25,7 +26,7 @@ struct Part {
 struct Call : AttentionCall {
     float logit_scale, logit_cap;
     char* parts;
-    int64_t part_bytes, max_rows, group_size;
+    int64_t part_bytes, max_rows, group_size, num_levels;
     int64_t* finished;
 
     int64_t group() const { return group_size; }  // query heads of a K/V head
@@ -40,14 +41,28 @@ struct Call : AttentionCall {
     int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }
 
     // Returns whether K and V of a sequence are read in place, not packed first for its many rows.
+    // Both give a row the same numbers, but where tiles multiply what is packed: there all rows but
+    // those that are decoded one by one are packed.
     bool is_direct(int64_t seq) const {
+        const bool is_by_tiles = QUIRE_HAS_TILES && is_bf16;
         return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP &&
-               num_new(seq) <= MAX_DIRECT_QUERIES && num_new(seq) * group() <= MAX_DIRECT_ROWS;
+               num_new(seq) <= (is_by_tiles ? 1 : MAX_DIRECT_QUERIES) &&
+               num_new(seq) * group() <= MAX_DIRECT_ROWS;
     }
 
     // A direct task's rows are those of one query and one K/V head, at most MOST_SLOTS at a time,
-    // whose numbers do not depend on other queries.
-    int64_t num_pieces() const { return (group() + MOST_SLOTS - 1) / MOST_SLOTS; }
+    // whose numbers do not depend on other queries. Either all pieces have more than half of the
+    // slots or none, so that all scores have as many partial sums.
+    int64_t num_pieces() const {
+        const int64_t pieces = ratio_up(group(), MOST_SLOTS);
+        return pieces > 1 && group() / pieces <= MOST_SLOTS / 2 ? pieces + 1 : pieces;
+    }
+
+    // Returns how many partial sums a score has, as `score_few` and `score_many` make it.
+    int64_t split() const {
+        if (!QUIRE_HAS_BF16_DOT || group() > MAX_DIRECT_GROUP) return 1;
+        return ratio_up(group(), num_pieces()) > MOST_SLOTS / 2 ? 2 : 4;
+    }
 
     Part part(int64_t index, Sizes sizes) const {
         char* place = parts + index * part_bytes;
@@ -71,17 +86,30 @@ struct Call : AttentionCall {
     }
 };
 
+// `place`: which of all the stretches as long as this task's part it is, from position 0 on.
 struct Task {
     int64_t seq, row, num_queries, position;  // `row` of the batch is at `position`
     int64_t head, num_heads;                  // K/V heads
     int64_t first, end;                       // positions of keys
-    int64_t part, num_parts, first_part;
+    int64_t part, num_parts, first_part, place;
 };
 
 constexpr int64_t MIN_TASK_ROWS = 128;  // if there are so many
 constexpr int64_t MAX_TASK_ROWS = 512;
-constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
+
+// What a row sees of LEAF neighbouring keys, from a multiple of LEAF on, is added up by itself, and
+// these sums as a binary tree over all positions: the same tree however tasks are cut, which are
+// whole branches of it.
+constexpr int64_t LEAF = 256;
+
+// Returns how many branches are open at once in a context of `length`.
+inline int64_t num_levels(int64_t length) {
+    int64_t out = 1;
+    for (int64_t leaves = ratio_up(length, LEAF); leaves > 1; leaves /= 2) out++;
+    return out;
+}
+
 constexpr int64_t STREAM_BYTES = 1024;  // read at a time of each token, if it has so many
 
 struct Plan {
@@ -133,7 +161,7 @@ struct Plan {
                 for (int64_t head = 0; head < call.kv_heads; head += heads)
                     act(Task{seq, row, count, position, head,
                              smaller(heads, call.kv_heads - head), call.first_seen(position),
-                             position + count, 0, 1, 0});
+                             position + count, 0, 1, 0, 0});
             }
         }
     }
@@ -143,7 +171,10 @@ struct Plan {
     }
 
     int64_t part_keys(const Call& call, const Task& task) const {
-        return round_up(larger(work_of_task / rows(call, task), MIN_PART_KEYS), TILE);
+        const int64_t least = work_of_task / rows(call, task);
+        int64_t out = LEAF;
+        while (out < least) out *= 2;
+        return out;
     }
 
     // Cuts the tasks along their keys. Where `tasks` is null they are only counted.
@@ -154,14 +185,18 @@ struct Plan {
         work_of_task = is_alone ? work : work / (TASKS_PER_THREAD * call.num_threads);
         num_tasks = num_parts = 0;
         each(call, [&](Task task) {
-            int64_t size = part_keys(call, task), first = task.first, end = task.end;
-            task.num_parts = is_alone ? 1 : (end - first + size - 1) / size;
-            if (task.num_parts == 1) size = end - first;
+            const int64_t size = part_keys(call, task), first = task.first, end = task.end;
+            const int64_t begin = first / size;
+            const bool is_whole = is_alone || end - first <= size;
+            task.num_parts = is_whole ? 1 : ratio_up(end, size) - begin;
             task.first_part = num_parts;
             for (int64_t i = 0; i < task.num_parts; i++) {
                 task.part = i;
-                task.first = first + i * size;
-                task.end = smaller(task.first + size, end);
+                task.place = begin + i;
+                if (!is_whole) {
+                    task.first = larger(first, task.place * size);
+                    task.end = smaller((task.place + 1) * size, end);
+                }
                 if (tasks) tasks[num_tasks] = task;
                 num_tasks++;
             }
@@ -180,6 +215,7 @@ struct Memory {
     uint32_t *keys, *values, *queries;
     float *sums, *totals;
     Running* running;
+    Part* levels;                   // branches that are open, the longest first
     char *read_keys, *read_values;  // those of a tile, as the model computes with them
     int64_t num_bytes;
 
@@ -188,13 +224,23 @@ struct Memory {
         keys = arena.take<uint32_t>(round_up(sizes.depth, LANES) * TILE);
         values = arena.take<uint32_t>(sizes.values * TILE);
         queries = arena.take<uint32_t>(call.max_rows * round_up(sizes.depth, LANES));
-        sums = arena.take<float>(call.max_rows * sizes.values);
         totals = arena.take<float>(call.max_rows * LANES);
-        running = arena.take<Running>(call.max_rows);
+        levels = arena.take<Part>(call.num_levels);
+        for (int64_t i = 0; i < call.num_levels; i++) {
+            sums = arena.take<float>(call.max_rows * sizes.values);
+            running = arena.take<Running>(call.max_rows);
+            if (base) levels[i] = {running, sums};
+        }
         int64_t num_read = call.number == AS_COMPUTED ? 0 : TILE * Plan::most_heads(call);
         read_keys = arena.take<char>(num_read * call.head_size * call.element_bytes());
         read_values = arena.take<char>(num_read * call.v_head_size * call.element_bytes());
         num_bytes = arena.num_bytes;
+    }
+
+    // Sums go to this level from now on.
+    void use(int64_t level) {
+        sums = levels[level].sums;
+        running = levels[level].running;
     }
 };
 
@@ -209,6 +255,10 @@ void complete(Call& call) {
     call.group_size = call.heads / call.kv_heads;
     call.logit_scale = float(call.scale);
     call.logit_cap = float(call.softcap);
+    int64_t longest = call.context_lens ? 0 : call.table_columns * call.block_size;
+    for (int64_t i = 0; call.context_lens && i < call.num_seqs; i++)
+        longest = larger(longest, call.context_lens[i]);
+    call.num_levels = num_levels(longest);
     call.max_rows = larger(MAX_TASK_ROWS, call.group());
     int64_t row_bytes = sizes_of<Way>(call).values * 4 + int64_t(sizeof(Running));
     call.part_bytes = round_up(call.max_rows * row_bytes, 64);
@@ -243,14 +293,15 @@ Layout lay_out(Call& call, char* base) {
 }
 
 // Returns the bytes that no call of as many K/V heads, tokens and threads exceeds, whatever its
-// sequences: a task that is cut is longer than a part, so that all have at most twice as many parts
-// as shares.
+// sequences of up to table_columns * block_size tokens: a task that is cut is longer than a part, so
+// that all have at most three times as many parts as shares, which are rounded down by up to a
+// LEAF-th.
 template <class Way>
 int64_t most_scratch(Call& call) {
     call.heads = call.kv_heads;  // up to MAX_TASK_ROWS times as many take the same
     complete<Way>(call);
     Plan plan{};
-    plan.num_parts = 2 * TASKS_PER_THREAD * call.num_threads;
+    plan.num_parts = (3 * TASKS_PER_THREAD + 1) * call.num_threads;
     plan.num_tasks = call.num_tokens * call.kv_heads + plan.num_parts;
     return place<Way>(call, plan, nullptr).num_bytes;
 }

@@ -42,15 +42,15 @@ inline void fetch_scales(const Call& call, int64_t slot) {
     if (call.values) __builtin_prefetch(call.value_scales + slot * call.kv_heads, 0, 2);
 }
 
-// Finds the keys of the positions from `first` on. Where there are fewer keys than places, the last
-// one stands in for the others: it is read again, and masked.
-inline void find(const Call& call, const Task& task, int64_t first, Places& places) {
-    const int64_t count = smaller(TILE, task.end - first);
+// Finds the keys of the tile at position `at` that the task sees. Their neighbours stand in for the
+// others: they are read again, and masked.
+inline void find(const Call& call, const Task& task, int64_t at, Places& places) {
+    const int64_t first = larger(at, task.first), count = smaller(TILE, task.end - at);
     const int64_t key_bytes = call.head_size * call.kept_bytes();
     const int64_t value_bytes = call.values ? call.v_head_size * call.kept_bytes() : key_bytes;
     const char* values = call.values ? call.values : call.keys;
     const int32_t* block = call.table + task.seq * call.table_stride + first / call.block_size;
-    for (int64_t i = 0, offset = first % call.block_size; i < count; block++, offset = 0) {
+    for (int64_t i = first - at, offset = first % call.block_size; i < count; block++, offset = 0) {
         int64_t slot = *block * call.block_size + offset;
         const int64_t end = smaller(count, i + call.block_size - offset);
         const char* key = call.keys + (slot * call.kv_heads + task.head) * key_bytes;
@@ -64,10 +64,13 @@ inline void find(const Call& call, const Task& task, int64_t first, Places& plac
             value += call.kv_heads * value_bytes;
         }
     }
-    for (int64_t i = count; i < TILE; i++) {
-        places.keys[i] = places.keys[count - 1];
-        places.values[i] = places.values[count - 1];
-    }
+    const auto stand_in = [&](int64_t i, int64_t other) {
+        places.keys[i] = places.keys[other];
+        places.values[i] = places.values[other];
+        places.slots[i] = places.slots[other];
+    };
+    for (int64_t i = 0; i < first - at; i++) stand_in(i, first - at);
+    for (int64_t i = count; i < TILE; i++) stand_in(i, count - 1);
 }
 
 template <class Stored>

@@ -88,6 +88,29 @@ inline void score_by_tiles(const Rows<bf16>& keys, const float* queries, bf16* c
     settle();
 }
 
+// Returns 2^x within 3e-7 of it, and exactly 1 at 0, for x <= 127: a minimax polynomial between
+// whole powers.
+inline floats power(floats x, Fma) {
+    floats rest = (floats)_mm512_reduce_ps((__m512)x, 0x09);  // x - floor(x)
+    floats y = rest * 1.877576592e-3f + 8.989340632e-3f;
+    y = y * rest + 5.582631723e-2f;
+    y = y * rest + 2.401536175e-1f;
+    y = y * rest + 6.931530731e-1f;
+    y = y * rest + 1.0f;
+    return (floats)_mm512_scalef_ps((__m512)y, (__m512)x);
+}
+
+// Returns 2^x within 1e-4, for weights that become bfloat16, and 0 below 2^-126.
+inline floats power(floats x, Dot) {
+    floats shifted = x + TO_INTEGER;
+    floats rest = x - (shifted - TO_INTEGER);
+    floats y = rest * 5.500895124e-2f + 2.422110097e-1f;
+    y = y * rest + 6.932829305e-1f;
+    y = y * rest + 1.0f;
+    __mmask16 is_normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126), _CMP_GE_OQ);
+    return (floats)_mm512_maskz_add_epi32(is_normal, (__m512i)y, _mm512_slli_epi32((__m512i)shifted, 23));
+}
+
 // The weights of a tile's keys, by rows, in bfloat16: those that the odd elements of values are
 // multiplied by, with zeros for the even ones beside them, and the other way round.
 struct alignas(LINE) RowWeights {

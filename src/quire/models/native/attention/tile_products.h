@@ -46,6 +46,10 @@ inline void multiply(const Product& p, int64_t rows, int64_t columns, Tiles& til
         rows > TILE_ROWS ? multiply_block<true>(p, at) : multiply_block<false>(p, at);
 }
 
+inline void multiply_split(const Product& p, int64_t rows, int64_t columns, int64_t, Tiles& tiles) {
+    multiply(p, rows, columns, tiles);
+}
+
 }  // namespace
 
 #endif

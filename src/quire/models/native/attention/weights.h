@@ -43,6 +43,35 @@ struct Row {
     }
 };
 
+// Returns 2^((score - top) * slope): 2^x, exactly 1 at 0, is a minimax polynomial of r in [-0.5,
+// 0.5], within 2e-7, times 2^n, where x = n + r.
+inline floats weight_of(floats score, floats top, Slope slope, Fma) {
+    const floats below = most(splat(slope.least), score - top);
+    const floats shifted = below * slope.slope + TO_INTEGER;
+    const floats r = below * slope.slope - (shifted - TO_INTEGER);
+    floats y = r * 1.326472877e-3f + 9.671513183e-3f;
+    y = y * r + 5.550733744e-2f;
+    y = y * r + 2.402224208e-1f;
+    y = y * r + 6.931469776e-1f;
+    y = y * r + 1.0f;
+    return (floats)((ints)y + ((ints)shifted << 23));
+}
+
+#if QUIRE_HAS_BF16_DOT
+// Does the same within 1e-4, for weights that become bfloat16.
+inline floats weight_of(floats score, floats top, Slope slope, Dot) {
+    const __m512 origin = (__m512)(top * slope.slope);
+    // A number that is too small to be a normal float would take as long as a hundred others.
+    const floats x = most(splat(LEAST), (floats)_mm512_fmsub_ps((__m512)score,
+                                                                _mm512_set1_ps(slope.slope), origin));
+    const floats r = (floats)_mm512_reduce_ps((__m512)x, 0);
+    floats y = r * 5.500895124e-2f + 2.422110097e-1f;
+    y = y * r + 6.932829305e-1f;
+    y = y * r + 1.0f;
+    return (floats)_mm512_scalef_ps((__m512)y, (__m512)(x - r));
+}
+#endif
+
 // The keys of a tile that a row sees: places `first` up to `end`.
 struct Seen {
     int64_t first, end;
@@ -91,15 +120,7 @@ __attribute__((always_inline)) inline void weigh(const float* scores, int64_t co
         return SOME ? choose(seen.mask(i), own, splat(-INFINITE)) : own;
     };
     const auto weight = [&](int64_t i, float top) {
-        const floats below = most(splat(slope.least), load(scores + i) - top);
-        const floats shifted = below * slope.slope + TO_INTEGER;
-        const floats r = below * slope.slope - (shifted - TO_INTEGER);
-        floats y = r * 1.326472877e-3f + 9.671513183e-3f;
-        y = y * r + 5.550733744e-2f;
-        y = y * r + 2.402224208e-1f;
-        y = y * r + 6.931469776e-1f;
-        y = y * r + 1.0f;
-        const floats out = (floats)((ints)y + ((ints)shifted << 23));
+        const floats out = weight_of(load(scores + i), splat(top), slope, Fma());
         return SOME ? choose(seen.mask(i), out, floats{}) : out;
     };
     weigh_row(count, slope, row, read, weight, [&](int64_t i, const floats(&each)[2]) {
@@ -109,7 +130,6 @@ __attribute__((always_inline)) inline void weigh(const float* scores, int64_t co
 }
 
 #if QUIRE_HAS_BF16_DOT
-// Does the same within 1e-4, for weights that become bfloat16.
 template <bool SOME>
 __attribute__((always_inline)) inline void weigh(const float* scores, int64_t count, Seen seen,
                                                  Slope slope, const Row& row, uint32_t* weights,
@@ -123,14 +143,7 @@ __attribute__((always_inline)) inline void weigh(const float* scores, int64_t co
                     : own;
     };
     const auto weight = [&](int64_t i, float top) {
-        // A number that is too small to be a normal float would take as long as a hundred others.
-        const floats x =
-            most(splat(LEAST), load(scores + i) * slope.slope - splat(top * slope.slope));
-        const floats r = (floats)_mm512_reduce_ps((__m512)x, 0);
-        floats y = r * 5.500895124e-2f + 2.422110097e-1f;
-        y = y * r + 6.932829305e-1f;
-        y = y * r + 1.0f;
-        const __m512 out = _mm512_scalef_ps((__m512)y, (__m512)(x - r));
+        const __m512 out = (__m512)weight_of(load(scores + i), splat(top), slope, Dot());
         return (floats)(SOME ? _mm512_maskz_mov_ps(mask(i), out) : out);
     };
     weigh_row(count, slope, row, read, weight, [&](int64_t i, const floats(&each)[2]) {

@@ -44,8 +44,8 @@ QUIRE_STRUCT(AttentionCall,
 QUIRE_FUNCTION(int, quire_attend, (const AttentionCall* call))
 // Returns the bytes of scratch for this call.
 QUIRE_FUNCTION(int64_t, quire_attend_scratch, (const AttentionCall* call))
-// Returns bytes of scratch that suffice for all calls of as many K/V heads, tokens and threads. Reads
-// no memory but the call.
+// Returns bytes of scratch that suffice for all calls of as many K/V heads, tokens and threads, with
+// contexts of up to table_columns * block_size tokens. Reads no memory but the call.
 QUIRE_FUNCTION(int64_t, quire_attend_most_scratch, (const AttentionCall* call))
 
 // --- linear/bf16_storage.cpp: float32 by weights that bfloat16 holds

@@ -9,8 +9,10 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int MAX_VECTORS = 4;
+constexpr int64_t MAX_SPLIT = 4;  // partial sums of `multiply_split`
 #else
 constexpr int MAX_VECTORS = 2;
+constexpr int64_t MAX_SPLIT = 1;
 #endif
 
 // Of a way to multiply whose registers need no preparation.
@@ -21,7 +23,8 @@ struct Fma {
     static constexpr int PER_ELEMENT = 1;
     static constexpr int MAX_ROWS = 6;
     static constexpr bool IS_SHAPED = false;  // for a number of rows, which takes its time
-    static constexpr int64_t DEPTH = 1, COLUMNS = LANES;  // of which those of a product are multiples
+    // Those of a product are multiples of these.
+    static constexpr int64_t DEPTH = MAX_SPLIT, COLUMNS = LANES;
     typedef Vectors<Fma> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
         float each;
@@ -35,7 +38,7 @@ struct Dot {
     static constexpr int PER_ELEMENT = 2;
     static constexpr int MAX_ROWS = 6;
     static constexpr bool IS_SHAPED = false;
-    static constexpr int64_t DEPTH = 1, COLUMNS = LANES;
+    static constexpr int64_t DEPTH = MAX_SPLIT, COLUMNS = LANES;
     typedef Vectors<Dot> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
         return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(b),
@@ -100,6 +103,73 @@ void multiply(const Product& p, int64_t rows, int64_t columns, Vectors<Way>&) {
         case 5: return multiply_rows<Way, 5>(p, columns);
         default: return multiply_rows<Way, Way::MAX_ROWS>(p, columns);
     }
+}
+
+// SPLIT partial sums, the i-th of every SPLIT-th element of depth from the i-th on, added up in
+// pairs of neighbours: the order in which `score` of direct.h adds.
+template <class Way, int SPLIT, int ROWS, int VECTORS>
+__attribute__((noinline)) void multiply_split_tile(const Product& p, int64_t column) {
+    floats sums[SPLIT][ROWS][VECTORS] = {};
+    const uint32_t *a = p.a, *b = p.b + column;
+    for (int64_t k = 0; k < p.depth; k += SPLIT)
+#pragma GCC unroll 4
+        for (int part = 0; part < SPLIT; part++, a++, b += p.b_stride)
+#pragma GCC unroll 8
+            for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+                for (int j = 0; j < VECTORS; j++)
+                    sums[part][i][j] =
+                        Way::add(sums[part][i][j], a[i * p.a_stride], b + j * LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < VECTORS; j++) {
+            floats sum = sums[0][i][j] + sums[1][i][j];
+            if constexpr (SPLIT == 4) sum = sum + (sums[2][i][j] + sums[3][i][j]);
+            store(p.c + i * p.c_stride + column + j * LANES, sum);
+        }
+}
+
+template <class Way, int SPLIT, int ROWS>
+void multiply_split_rows(const Product& p, int64_t columns) {
+    int64_t at = 0;
+    for (; at + 2 * LANES <= columns; at += 2 * LANES)
+        multiply_split_tile<Way, SPLIT, ROWS, 2>(p, at);
+    if (at < columns) multiply_split_tile<Way, SPLIT, ROWS, 1>(p, at);
+}
+
+// C = A B of up to MAX_ROWS rows by SPLIT partial sums, which registers hold of so many rows.
+template <class Way, int SPLIT>
+void multiply_split(Product p, int64_t rows, int64_t columns) {
+    constexpr int64_t MOST = 12 / SPLIT;
+    for (int64_t pieces = ratio_up(rows, MOST); pieces > 0; pieces--) {
+        const int64_t count = ratio_up(rows, pieces);
+        switch (count) {
+            case 1: multiply_split_rows<Way, SPLIT, 1>(p, columns); break;
+            case 2: multiply_split_rows<Way, SPLIT, 2>(p, columns); break;
+            case 3: multiply_split_rows<Way, SPLIT, 3>(p, columns); break;
+            default:
+                if constexpr (MOST > 3) {
+                    if (count == 4) multiply_split_rows<Way, SPLIT, 4>(p, columns);
+                    else if (count == 5) multiply_split_rows<Way, SPLIT, 5>(p, columns);
+                    else multiply_split_rows<Way, SPLIT, 6>(p, columns);
+                }
+        }
+        rows -= count;
+        p.a += count * p.a_stride;
+        p.c += count * p.c_stride;
+    }
+}
+
+// Multiplies up to MAX_ROWS rows by `split` (1, 2 or 4) partial sums, C zeroed before.
+template <class Way>
+void multiply_split(const Product& p, int64_t rows, int64_t columns, int64_t split,
+                    Vectors<Way>& registers) {
+    if constexpr (MAX_SPLIT == 4) {
+        if (split == 2) return multiply_split<Way, 2>(p, rows, columns);
+        if (split == 4) return multiply_split<Way, 4>(p, rows, columns);
+    }
+    multiply(p, rows, columns, registers);
 }
 
 }  // namespace

@@ -142,6 +142,7 @@ CARD = ModelCard(
         structured_outputs=True,
         embeddings=True,
         rerank=False,
+        tool_format="hermes",
     ),
 )
 CACHE_PROBE = CacheProbe(MODEL, 100, 64, 48, CacheMiss("differs", 70))
@@ -243,6 +244,7 @@ _FACTS = EngineFacts(
         max_concurrency=7.8,
         why_num_blocks="all that memory allows",
         why_max_num_batched_tokens="measured",
+        passed_token_bytes=2048,
     ),
     startup_s={"load": 0.5},
 )

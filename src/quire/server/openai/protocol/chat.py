@@ -97,7 +97,9 @@ _CONTENT_SCHEMA = {
 _RESPONSE_FIELDS = frozenset(("annotations", "audio", "refusal"))
 """Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
 _CALL_FIELDS = ("function_call", "tool_calls")
-_OPTIONAL_FIELDS = (*_CALL_FIELDS, "name", "reasoning", "reasoning_content", "tool_call_id")
+_UNSAID_FIELDS = (*_CALL_FIELDS, "reasoning", "reasoning_content")
+"""Fields beside which an assistant may have said nothing: calls, and reasoning that was cut."""
+_OPTIONAL_FIELDS = (*_UNSAID_FIELDS, "name", "tool_call_id")
 """Fields that clients leave empty where they have nothing to say."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
@@ -111,8 +113,8 @@ def _describe_response_fields(schema: JsonDict) -> None:
 
 class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null, or left out beside its
-    calls. `reasoning` is another name of `reasoning_content`; `function_call` and the role
-    `function` are those of older clients, for `tool_calls` and `tool`."""
+    calls or its reasoning. `reasoning` is another name of `reasoning_content`; `function_call` and
+    the role `function` are those of older clients, for `tool_calls` and `tool`."""
 
     model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
@@ -138,7 +140,7 @@ class Message(StrictModel):
         for name in _OPTIONAL_FIELDS:
             if name in kept and kept[name] in _NOTHING:
                 del kept[name]
-        unsaid = None if any(name in kept for name in _CALL_FIELDS) else ""
+        unsaid = None if any(name in kept for name in _UNSAID_FIELDS) else ""
         if kept.get("role") == "assistant" and kept.get("content", unsaid) is None:
             kept["content"] = ""
         return kept

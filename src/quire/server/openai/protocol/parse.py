@@ -118,15 +118,16 @@ def _fields_at(path: Sequence[int | str], model: type[BaseModel]) -> list[str]:
     for name in path:
         if isinstance(name, str):
             types = [each.model_fields[name].annotation for each in models]
-            models = [inner for each in types for inner in _models_in(each)]
+            models = [inner for each in types for inner in models_in(each)]
     return [field for each in models for field in each.model_fields]
 
 
-def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+def models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models that values of an annotated field may be, or hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
-        yield from _models_in(part)
+        yield from models_in(part)
 
 
 def _path(loc: Sequence[int | str]) -> str:

@@ -22,8 +22,10 @@ MAX_NAME_CHARS = 64
 JSON_OBJECT = "json_object"
 ANY_OBJECT = '{"type": "object"}'
 FORMATS = ("text", JSON_OBJECT, "json_schema")
-_TRUE_ANYWAY = ("disable_any_whitespace", "disable_fallback")
-"""Options of vLLM that ask for what Quire always does, or that allow what it never does."""
+WHITESPACE = "disable_any_whitespace"
+WHITESPACE_FIELD = f"structured_outputs.{WHITESPACE}"
+_TRUE_ANYWAY = "disable_fallback"
+"""An option of vLLM that forbids what Quire never does."""
 
 
 class GrammarKind(StrEnum):
@@ -44,6 +46,14 @@ class GrammarSource(NamedTuple):
     text: str
     field: str
     strict: bool = False
+
+
+class StructuredOutputs(NamedTuple):
+    """vLLM's `structured_outputs`: what the output must be of, None where another field says it,
+    and whether JSON has no white space between its parts, None where the server says it."""
+
+    source: GrammarSource | None
+    disable_any_whitespace: bool | None
 
 
 def _error(message: str, where: str = "") -> PydanticCustomError:
@@ -115,25 +125,33 @@ _READERS: Mapping[GrammarKind, Callable[[object, str], str]] = {
 }
 
 
-def _read_structured_outputs(given: object) -> GrammarSource | None:
+def _read_structured_outputs(given: object) -> StructuredOutputs | None:
     if given is None:
         return None
     names = (*GrammarKind, JSON_OBJECT)
     if not isinstance(given, dict):
         raise _error(f"must be an object with one of {', '.join(names)}")
     for key, value in given.items():
-        if key not in names and value is not None and key not in _TRUE_ANYWAY:
+        if key not in (*names, WHITESPACE, _TRUE_ANYWAY) and value is not None:
             raise _unsupported(f".{str(key)[:MAX_NAME_CHARS]}")
+    disables = given.get(WHITESPACE)
+    if not isinstance(disables, bool | None):
+        raise _error("must be true or false", f".{WHITESPACE}")
     kinds = [kind for kind in names if given.get(kind) not in (None, False)]
-    if len(kinds) != 1:
+    if len(kinds) > 1 or (not kinds and disables is None):
         raise _error(f"must have exactly one of {', '.join(names)}")
-    kind, field = kinds[0], f"structured_outputs.{kinds[0]}"
+    source = _read_source(kinds[0], given[kinds[0]]) if kinds else None
+    return StructuredOutputs(source, disables)
+
+
+def _read_source(kind: str, given: object) -> GrammarSource:
+    field = f"structured_outputs.{kind}"
     if kind == JSON_OBJECT:
-        if given[kind] is not True:
+        if given is not True:
             raise _error("must be true or false", f".{kind}")
         return GrammarSource(GrammarKind.JSON, ANY_OBJECT, field)
     kind = GrammarKind(kind)
-    return GrammarSource(kind, _READERS[kind](given[kind], f".{kind}"), field)
+    return GrammarSource(kind, _READERS[kind](given, f".{kind}"), field)
 
 
 def _read_response_format(given: object) -> GrammarSource | None:
@@ -223,7 +241,8 @@ _STRUCTURED_SCHEMA = {
         "choice": {"anyOf": [_CHOICE_SCHEMA, _NULL]},
         "grammar": {"anyOf": [_TEXT_SCHEMA, _NULL]},
         JSON_OBJECT: {"anyOf": [{"type": "boolean"}, _NULL]},
-        **{name: {"anyOf": [{"type": "boolean"}, _NULL]} for name in _TRUE_ANYWAY},
+        WHITESPACE: {"anyOf": [{"type": "boolean"}, _NULL]},
+        _TRUE_ANYWAY: {"anyOf": [{"type": "boolean"}, _NULL]},
     },
     "additionalProperties": False,
 }
@@ -237,7 +256,7 @@ Format: TypeAlias = Annotated[
     GrammarSource | None, PlainValidator(_read_response_format), _or_null(_FORMAT_SCHEMA)
 ]
 Structured: TypeAlias = Annotated[
-    GrammarSource | None, PlainValidator(_read_structured_outputs), _or_null(_STRUCTURED_SCHEMA)
+    StructuredOutputs | None, PlainValidator(_read_structured_outputs), _or_null(_STRUCTURED_SCHEMA)
 ]
 GuidedJson: TypeAlias = Annotated[
     GrammarSource | None, _reader(GrammarKind.JSON), _or_null(_JSON_SCHEMA)
@@ -269,10 +288,15 @@ class StructuredFields(GenerationFields):
         """All that the output must be of; more than one is a fault."""
         given = (
             self.response_format,
-            self.structured_outputs,
+            self.structured_outputs and self.structured_outputs.source,
             self.guided_json,
             self.guided_regex,
             self.guided_choice,
             self.guided_grammar,
         )
         return tuple(each for each in given if each is not None)
+
+    @property
+    def disable_any_whitespace(self) -> bool | None:
+        """Whether JSON has no white space between its parts; None leaves that to the server."""
+        return self.structured_outputs and self.structured_outputs.disable_any_whitespace

@@ -1,6 +1,7 @@
 """Tools of a chat request, and calls of them that histories hold: OpenAI's fields."""
 
 import json
+import math
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
@@ -170,14 +171,28 @@ FunctionChoice: TypeAlias = Annotated[
 ]
 
 
+class _NotANumber(Exception):
+    """The text holds a number that JSON does not have, or that is too large."""
+
+
+def _read_finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NotANumber(text)
+    return value
+
+
 def _read_arguments(given: object) -> dict[str, object] | str:
     """Return the arguments of a call, whose JSON the client gives as a string: as the object that
     templates expect, or as the text that they are where they are none, as where an output was cut
-    off within them."""
+    off within them. Refuse numbers that are not finite: templates would write what is no JSON."""
     if not isinstance(given, str):
         raise PydanticCustomError("arguments", "must be a string, the JSON of an object")
     try:
-        value = json.loads(given or "{}")
+        value = json.loads(given or "{}", parse_float=_read_finite, parse_constant=_read_finite)
+    except _NotANumber as error:
+        message = f"holds the number {str(error)[:20]}, which is not finite"
+        raise PydanticCustomError("arguments", "{message}", {"message": message}) from None
     except (ValueError, RecursionError):
         return given
     return value if isinstance(value, dict) else given
@@ -193,12 +208,14 @@ class CalledFunction(StrictModel):
 
 
 class ToolCall(StrictModel):
-    """A call that an assistant made. `index` is that of streams, which some clients send back."""
+    """A call that an assistant made. `index` is that of streams, and `status` that of a call which
+    broke off: some clients send them back."""
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
     type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = None
+    status: Literal["completed", "incomplete"] | None = None
 
     def as_template_call(self) -> dict[str, object]:
         """Return the call as templates expect it."""

@@ -126,12 +126,14 @@ class FunctionOut(msgspec.Struct, frozen=True):
 
 
 class ToolCallOut(msgspec.Struct, frozen=True):
-    """A tool call; in a stream `index` says which, and `id`, `type` and the name come first."""
+    """A tool call; in a stream `index` says which, and `id`, `type` and the name come first. Where
+    the output ended within the arguments, `status` is "incomplete": they are no JSON then."""
 
     function: FunctionOut
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     index: int | UnsetType = UNSET
+    status: str | UnsetType = UNSET
 
 
 class ChatMessageOut(msgspec.Struct, frozen=True):

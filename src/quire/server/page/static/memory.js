@@ -71,8 +71,9 @@ function modelView({ name, status, facts, memory }) {
 }
 
 function factsOf(memory) {
-  const groups = memory.layer_groups.map(({ kind, reach, num_layers }) =>
-    `${num_layers} × ${kind.replaceAll("_", " ")}${reach === null ? "" : ` ${number(reach)}`}`);
+  const groups = memory.layer_groups.map(({ kind, reach, num_layers, is_kept_whole }) =>
+    `${num_layers} × ${kind.replaceAll("_", " ")}${reach === null ? "" : ` ${number(reach)}`}` +
+    (is_kept_whole ? ", kept whole" : ""));
   return [
     ["Blocks", `${number(memory.num_blocks)} of ${memory.block_size} tokens`,
       `${memory.why_num_blocks}; --block-size`],
@@ -84,7 +85,10 @@ function factsOf(memory) {
       "shorter requests fit more often; --max-model-len, and more memory for K and V"],
     ["Tokens of a step", number(memory.max_num_batched_tokens),
       `${memory.why_max_num_batched_tokens}; --max-num-batched-tokens`],
-    ["Layers", groups.join(", "), "the model's; windows keep less of a long request"],
+    ["Layers", groups.join("; "), memory.why_kept_whole === ""
+      ? "the model's; windows keep less of a long request"
+      : `${bytes(memory.unseen_token_bytes)} of ${bytes(memory.passed_token_bytes)} a token are ` +
+        `kept though no layer sees them: ${memory.why_kept_whole}`],
     ["K and V that hold no layer", percent(memory.padding_share),
       "layers of different kinds share blocks; --disable-hybrid-kv-cache-manager"],
   ];

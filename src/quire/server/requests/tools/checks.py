@@ -6,7 +6,6 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import AllowedTools, NamedTool, Tool, ToolChoice
 from quire.server.parsers.formats import ToolFormat, ToolFormatName
-from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import ChatTemplate
 
@@ -17,10 +16,10 @@ def check_tools(request: ChatRequest, context: InputContext) -> None:
     _check_functions(tools)
     _check_choice(request.tool_choice, [tool.function.name for tool in tools])
     _check_results(request.messages)
-    template = context.tokenizer.template
-    if template is not None:
+    template, form = context.tokenizer.template, call_format(request, context)
+    if template is not None and not (form is not None and form.in_text):
         _check_template(request, template)
-    if request.offered_tools and call_format(request, context) is None:
+    if request.offered_tools and form is None:
         raise RequestError(
             "The format of this model's tool calls is not known: start the server with "
             '--tool-call-parser, or ask with \'tool_choice\': "required" or "none".',
@@ -98,7 +97,8 @@ def _check_template(request: ChatRequest, template: ChatTemplate) -> None:
     """Raise RequestError for what the template would drop in silence."""
     if request.offered_tools and not template.takes_tools:
         raise RequestError(
-            "The model's chat template has no place for tools.",
+            "The model's chat template has no place for tools: start the server with "
+            "--tool-call-parser generic, and they are described in its text.",
             param="tools",
             code="unsupported_parameter",
         )
@@ -117,18 +117,3 @@ def call_format(request: ChatRequest, context: InputContext) -> ToolFormat | Non
     is held to a format anyway, which then is the most common one."""
     known = context.limits.tool_format
     return ToolFormatName.hermes.value if known is None and request.requires_calls else known
-
-
-def parser_options(request: ChatRequest, prompt: str, context: InputContext) -> ParserOptions:
-    """Return how the outputs of a request are parsed; `prompt` is its text."""
-    reasoning = context.limits.reasoning_format
-    return ParserOptions(
-        tool_format=call_format(request, context) if request.offered_tools else None,
-        tools={
-            tool.function.name: tool.function.parameters or {}
-            for tool in request.callable_tools.values()
-        },
-        one_call=request.takes_one_call,
-        reasoning=reasoning,
-        in_reasoning=reasoning is not None and prompt.rstrip().endswith(reasoning.opens),
-    )

@@ -7,6 +7,7 @@ from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.tools import AllowedTools
+from quire.server.parsers.formats import ToolFormat
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.tools.checks import call_format
 
@@ -25,13 +26,14 @@ def enforced_field(request: ChatRequest) -> str | None:
     return next((f"tools[{index}].function.strict" for index in strict), None)
 
 
-def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
+def tool_grammar(
+    request: ChatRequest, context: InputContext, *, any_whitespace: bool
+) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
     form, field = call_format(request, context), enforced_field(request)
-    has_answer = bool(request.grammar_sources)
-    if not request.offered_tools or form is None or not (field or has_answer):
+    if not request.offered_tools or form is None or not (field or request.grammar_sources):
         return None
     tools = _callable_tools(request)
     warnings = [
@@ -41,8 +43,8 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
         for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
     ]
     specials = context.tokenizer.special_tokens
-    is_alone = request.requires_calls or has_answer or form.ends_output
-    use = ToolUse(tools, is_alone, not request.takes_one_call)
+    is_alone = has_calls_alone(request, form)
+    use = ToolUse(tools, is_alone, not request.takes_one_call, any_whitespace)
     text = tool_calls(form, use, specials)
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(
@@ -50,15 +52,21 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
             f"{MAX_GRAMMAR_BYTES} are allowed: offer fewer tools.",
             param="tools",
         )
+    alone = use._replace(is_required=True, parallel=False)
     parts = (
         Grammar(
-            f"start: body\n{tool_calls(form, ToolUse([tool], True, False), specials)}",
+            f"start: body\n{tool_calls(form, alone._replace(tools=[tool]), specials)}",
             KIND,
             tool.path,
         )
         for tool in tools
     )
     return Grammar(text, KIND, field or "tools", tuple(warnings), tuple(parts))
+
+
+def has_calls_alone(request: ChatRequest, form: ToolFormat) -> bool:
+    """Return whether enforced calls have no text beside them in an output."""
+    return request.requires_calls or bool(request.grammar_sources) or form.ends_output
 
 
 def _callable_tools(request: ChatRequest) -> list[CallableTool]:

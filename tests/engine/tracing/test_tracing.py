@@ -3,6 +3,7 @@ without it, or with a collector that is down, nothing else changes.
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -11,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from quire.cache.kv_cache import KVCache
 from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
@@ -29,10 +31,11 @@ from quire.engine.config import (
     SupervisionConfig,
     TracingConfig,
 )
+from quire.engine.recording.flight_ring import FlightRing
+from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build import build_engine
 from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.engine.token_stream import TokenStream
-from quire.engine.tracing import TracedKVCache
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.http.listen import bind
@@ -46,7 +49,7 @@ CONFIG = EngineConfig(
 PROMPT = tuple(range(20))
 NUM_REQUESTS = 3
 MAX_TOKENS = 30
-Attributes = dict[str, int | bool]
+Attributes = dict[str, int | bool | str]
 
 
 class Collector(ThreadingHTTPServer):
@@ -97,16 +100,17 @@ def collecting() -> Iterator[Collector]:
 
 
 def attributes(span: Span) -> Attributes:
-    return {
-        each.key: each.value.bool_value
-        if each.value.HasField("bool_value")
-        else each.value.int_value
-        for each in span.attributes
-    }
+    return {each.key: value_of(each.value) for each in span.attributes}
+
+
+def value_of(value: AnyValue) -> int | bool | str:
+    if value.HasField("string_value"):
+        return value.string_value
+    return value.bool_value if value.HasField("bool_value") else value.int_value
 
 
 def total(calls: list[Attributes], key: str) -> int:
-    return sum(call[key] for call in calls)
+    return sum(int(call[key]) for call in calls)
 
 
 class Served(NamedTuple):
@@ -172,44 +176,29 @@ async def test_spans_say_what_was_asked_and_what_came_of_it() -> None:
             replace(CONFIG, tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint))
         )
     assert collector.calls("admit") == [
-        {"quire.num_tokens": 20, "quire.num_cached_tokens": cached, "quire.num_blocks": 3}
-        for cached in (0, 16, 16)
+        {
+            "quire.request_id": f"r{number}",
+            "quire.num_tokens": 20,
+            "quire.num_cached_tokens": cached,
+            "quire.num_blocks": 3,
+        }
+        for number, cached in enumerate((0, 16, 16))
     ]
     grown = collector.calls("grow")
     assert grown[0] == {
+        "quire.request_id": "r0",
         "quire.start": 20,
         "quire.end": 21,
         "quire.is_short": False,
         "quire.num_blocks": 0,
     }
     assert collector.calls("advance")[0] == {
+        "quire.request_id": "r0",
         "quire.num_computed_tokens": 20,
         "quire.num_sealed_blocks": 2,
     }
     taken = total(collector.calls("admit"), "quire.num_blocks") + total(grown, "quire.num_blocks")
     assert taken == total(collector.calls("release"), "quire.num_blocks") == NUM_REQUESTS * 7
-
-
-READERS = {
-    *(
-        "block_keys",
-        "check",
-        "explain_miss",
-        "max_blocks",
-        "num_cached",
-        "open_table",
-        "recompute_cost",
-    ),
-    *("take_kv_events", "take_block_copies"),
-}
-"""What changes neither whose the blocks are nor what is found, and so has no span."""
-
-
-def test_every_call_that_changes_the_accounts_has_a_span() -> None:
-    calls = {name for name, value in vars(KVCache).items() if callable(value)}
-    public = {name for name in calls if not name.startswith("_")}
-    traced = {name for name in vars(TracedKVCache) if not name.startswith("_")}
-    assert public - READERS == traced
 
 
 def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
@@ -237,9 +226,40 @@ def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
         engine.reset_prefix_cache()
         engine.close()
     (forgotten,) = collector.calls("forget")
-    assert forgotten["quire.num_blocks"] > 0
-    (reset,) = collector.calls("reset")
-    assert reset["quire.num_cached_blocks"] > 0
+    assert forgotten["quire.request_id"] in ("a", "b")
+    assert total([forgotten], "quire.num_blocks") > 0
+    assert total(collector.calls("reset"), "quire.num_cached_blocks") > 0
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_pin_and_blocks_from_disk_are_told(tmp_path: Path, is_recorded: bool) -> None:
+    """One engine writes a prompt to disk and pins it, the next reads it."""
+    memory = replace(CONFIG.memory, prefix_cache_dir=str(tmp_path), prefix_cache_bytes=1 << 20)
+    ring = FlightRing(create_ring())
+    with collecting() as collector:
+        for name in ("first", "second"):
+            config = replace(
+                CONFIG,
+                memory=memory,
+                scheduling=replace(CONFIG.scheduling, max_model_len=72),
+                tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint),
+                ring_fd=os.dup(ring.fd) if is_recorded else None,
+            )
+            engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+            pinning = NewRequest(name, PROMPT, Sampling(), Stopping(0), pins_prompt=True)
+            assert engine.submit(pinning) is None
+            while engine.has_work:
+                engine.step()
+            engine.unpin(name)
+            engine.close()
+    ring.close()
+    (came_in,) = collector.calls("take_in")
+    assert (came_in["quire.request_id"], came_in["quire.num_blocks"]) == ("second", 2)
+    for verb in ("pin", "unpin"):
+        told = [
+            (call["quire.request_id"], call["quire.num_blocks"]) for call in collector.calls(verb)
+        ]
+        assert told == [("first", 2), ("second", 2)]
 
 
 def test_what_finds_no_room_is_told_too() -> None:
@@ -263,7 +283,7 @@ def test_what_finds_no_room_is_told_too() -> None:
         engine.close()
     assert [call for call in collector.calls("grow") if call["quire.is_short"]]
     short = [call for call in collector.calls("admit") if "quire.num_short_blocks" in call]
-    assert all(call["quire.num_short_blocks"] > 0 for call in short)
+    assert all(total([call], "quire.num_short_blocks") > 0 for call in short)
     assert short
     assert len(collector.calls("admit")) - len(short) == len(collector.calls("release")) == 3
 
@@ -296,6 +316,8 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
 WITHOUT = """
 import sys, time
 from quire.cache.kv_cache import KVCache
+from quire.engine.recording.flight_ring import FlightRing
+from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build import build_engine
 from quire.engine.config import EngineConfig, ModelConfig
 import quire.engine.process

@@ -1,7 +1,7 @@
 """Measures a loaded module with a tiny forward: what its layers pass to attention, and the logits,
 which must be those by the module's own attention. A model that cannot be served is refused."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
@@ -15,6 +15,7 @@ from quire.models.attention.hook import AttentionContext
 from quire.models.config import CheckpointError, LayerFacts, UnsupportedModel
 from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
 from quire.models.layers.latent import is_latent
+from quire.models.loading.checks.packing import NUM_TOKENS, ROWS
 from quire.models.loading.support import Layering
 
 UNDERSTOOD = frozenset(
@@ -28,8 +29,8 @@ FORWARD_ERRORS = (
     *(AttributeError, IndexError, KeyError, NotImplementedError),
     *(RuntimeError, TypeError, ValueError),
 )
-TOKENS = (1, 0, 1, 1)
-"""Any vocabulary has two tokens."""
+NO_TOKENS = (0,) * NUM_TOKENS
+"""Tokens of a forward without numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Probe:
     layers: tuple[LayerFacts, ...]
     kv_dtype: torch.dtype
     logits: Tensor
-    """[vocab_size], after TOKENS."""
+    """[len(ROWS), vocab_size], of `check_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,11 @@ class RecordingHook:
             raise self.record.refuse(f"they need {need}, not supported yet")
 
 
-def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
+def probe(module: nn.Module, model_type: str, layering: Layering, tokens: Sequence[int]) -> Probe:
     """Measure a prepared module (`hf.prepare`). Raises UnsupportedModel for what is not served."""
     record = Record(model_type, layering)
     with _recording(module, record) as positions:
-        logits = first_logits(module, model_type, position_ids=positions[None])
+        logits = first_logits(module, model_type, tokens, position_ids=positions[None])
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
         raise record.refuse(f"logits overflow in {logits.dtype}: use another dtype")
@@ -135,7 +136,7 @@ def probe_without_weights(
     prepare(module, model_type)
     with _recording(module, record) as positions:
         try:
-            _forward(module, position_ids=positions[None])
+            _forward(module, NO_TOKENS, position_ids=positions[None])
         except FORWARD_ERRORS:
             return record.layers
     record.refuse_incomplete()
@@ -144,11 +145,11 @@ def probe_without_weights(
 
 @contextmanager
 def _recording(module: nn.Module, record: Record) -> Iterator[Tensor]:
-    """Give each attention module a `RecordingHook`, and yield the positions of TOKENS."""
+    """Give each attention module a `RecordingHook`, and yield the positions of the tokens."""
     if "position_ids" not in signature(module.forward).parameters:
         raise record.refuse("they take a token's place in the row for its position")
     device = next(module.parameters()).device
-    positions = torch.arange(len(TOKENS), device=device)
+    positions = torch.arange(NUM_TOKENS, device=device)
     context = AttentionContext(positions=positions)
     for index, attention in attention_modules(module):
         is_causal = bool(getattr(attention, "is_causal", True))
@@ -158,30 +159,33 @@ def _recording(module: nn.Module, record: Record) -> Iterator[Tensor]:
     yield positions
 
 
-def first_logits(module: nn.Module, model_type: str, **options: Tensor) -> Tensor:
-    """Return the logits [vocab_size] after TOKENS, by the attention that the module has now.
+def first_logits(
+    module: nn.Module, model_type: str, tokens: Sequence[int], **options: Tensor
+) -> Tensor:
+    """Return the logits [len(ROWS), vocab_size] of `tokens`, by the attention that the module has
+    now.
 
     `options` may hold `position_ids`; without, the module counts for itself. Raises
     UnsupportedModel if the forward fails.
     """
     try:
-        logits = _forward(module, **options)
+        logits = _forward(module, tokens, **options)
     except torch.OutOfMemoryError:
         raise
     except FORWARD_ERRORS as error:
         raise UnsupportedModel(model_type, f"a first forward failed: {error!r}") from error
-    if logits.shape[:2] != (1, 1):
+    if logits.shape[:2] != (1, len(ROWS)):
         raise UnsupportedModel(model_type, "their head cannot be limited to the sampled rows")
-    return logits[0, 0]
+    return logits[0]
 
 
 @torch.inference_mode()
-def _forward(module: nn.Module, **options: Tensor) -> Tensor:
+def _forward(module: nn.Module, tokens: Sequence[int], **options: Tensor) -> Tensor:
     device = next(module.parameters()).device
     logits: Tensor = module(
-        input_ids=torch.tensor([TOKENS], device=device),
+        input_ids=torch.tensor([tokens], device=device),
         use_cache=False,
-        logits_to_keep=torch.tensor([len(TOKENS) - 1], device=device),
+        logits_to_keep=torch.tensor(ROWS, device=device),
         **options,
     ).logits
     return logits

@@ -1,0 +1,90 @@
+"""A loaded module with its facts, which hands out models over it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from quire.models.attention.backend import Site
+from quire.models.attention.choice import attention_name, build_attention, choose_attention
+from quire.models.attention.hook import AttentionContext
+from quire.models.attention.scratch import StepLimits
+from quire.models.config import KVOptions, KVSize, ModelFacts
+from quire.models.hf import HFModel
+from quire.models.kv.block_copier import build_block_copier
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import build_kv_store
+from quire.models.layers.greedy_head import greedy_head_scratch_bytes
+
+DEFAULT_KV = KVOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A loaded module with its facts; each `attach` gives a model over it with its own K and V."""
+
+    module: nn.Module
+    context: AttentionContext
+    facts: ModelFacts
+    kv_dtype: torch.dtype
+    device: torch.device
+    experts: str = "none"
+    """The name of what computes experts, for logs."""
+    has_head: bool = True
+    """Whether the checkpoint has the head that makes logits; else these mean nothing."""
+
+    left_out: tuple[str, ...] = ()
+    """The faster ways of computing it that are left out, each in a sentence that says why and what
+    that costs."""
+
+    @property
+    def weight_bytes(self) -> int:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def attach(
+        self,
+        num_blocks: int,
+        block_size: int,
+        options: KVOptions = DEFAULT_KV,
+        *,
+        num_host_blocks: int = 0,
+    ) -> HFModel:
+        """Allocate K and V, and return a model that attends over them.
+
+        `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's,
+        for requests that are swapped out.
+        """
+        store = build_kv_store(
+            self.facts.layout(options),
+            KVSize(num_blocks, block_size, num_host_blocks),
+            codec=choose_codec(options.dtype, self.kv_dtype),
+            device=self.device,
+            huge_pages=options.huge_pages,
+        )
+        backend = build_attention(
+            store, options.attention, options.disabled, self.site(options).features
+        )
+        copier = build_block_copier(store, self.device)
+        return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size, store)
+
+    def attention_name(self, options: KVOptions) -> str:
+        """Return the name of the backend that `attach` would choose, to be logged."""
+        return attention_name(options.attention, self.site(options))
+
+    def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
+        """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
+        the activations."""
+        head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
+        site = self.site(options)
+        attention = choose_attention(options.attention, site)
+        return head + attention.scratch_bytes(self.facts.layers, limits, site)
+
+    def site(self, options: KVOptions) -> Site:
+        """Return the place where its attention runs."""
+        layers = self.facts.layers
+        codec = choose_codec(options.dtype, self.kv_dtype)
+        head_size = max(layer.head_size for layer in layers)
+        v_head_size = max(layer.v_head_size for layer in layers)
+        features = frozenset().union(*(layer.features for layer in layers))
+        return Site(self.device, codec, head_size, v_head_size, options.disabled, features, layers)

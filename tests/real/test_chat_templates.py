@@ -1,0 +1,44 @@
+"""Chats become the tokens that transformers makes of them, on real tokenizers."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from quire.server.text.tokenizer import load_tokenizer
+from tests.real.models import real_folder
+from tests.real.texts import conversations
+
+TEMPLATES = (
+    "smollm2",
+    "tokenizers/qwen3",
+    "tokenizers/deepseek_v3",
+    "tokenizers/llama3_1",
+    "tokenizers/gemma3",
+)
+"""Those that have a template for chats of text, and whose models are read by their own classes."""
+ANSWER = (
+    "Let me think.\n\nIt depends: **perhaps** 3 < 4, \u201cas they say\u201d \u2014 \U0001f600."
+)
+
+
+def messages(turns: list[str]) -> list[dict[str, str]]:
+    """A conversation in which each turn of the user but the last was answered."""
+    found = [{"role": "user", "content": turns[0]}]
+    for turn in turns[1:]:
+        found += [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": turn}]
+    return found
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("system", [None, "Answer briefly."])
+def test_tokens_of_a_chat_are_those_of_transformers(name: str, system: str | None) -> None:
+    folder = str(real_folder(name))
+    ours, theirs = load_tokenizer(folder, None), AutoTokenizer.from_pretrained(folder)
+    assert ours.template is not None
+    for turns in conversations():
+        chat = [{"role": "system", "content": system}] if system else []
+        chat += messages(turns)
+        text = ours.template.render(
+            chat, add_generation_prompt=True, continue_final_message=False, extra={}
+        )
+        expected = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert list(ours.encode(text, add_special_tokens=False)) == expected

@@ -1,0 +1,66 @@
+"""The perplexity of people's texts on real weights is that of transformers."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from bench.perplexity import encode, perplexity
+from transformers import AutoModelForCausalLM
+
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.models.config import ModelDtype
+from tests.real.models import real_folder
+from tests.real.texts import passages
+
+SHARE = 0.001
+"""The largest difference, as a share of transformers' perplexity."""
+KV_BYTES = 1 << 28
+MAX_MODEL_LEN = 2048
+"""Longer than any of the texts."""
+Texts = Sequence[Sequence[int]]
+
+
+def reference(folder: Path, texts: Texts) -> float:
+    """The perplexity by transformers in float32."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    total, count = 0.0, 0
+    for text in texts:
+        ids = torch.tensor([text])
+        with torch.inference_mode():
+            scores = model(ids).logits[0, :-1].log_softmax(-1)
+        total += scores.gather(-1, ids[0, 1:, None]).double().sum().item()
+        count += len(text) - 1
+    return math.exp(-total / count)
+
+
+def ours(folder: Path, texts: Texts, dtype: ModelDtype) -> float:
+    config = EngineConfig(
+        ModelConfig(str(folder), device="cpu", dtype=dtype),
+        memory=MemoryConfig(kv_cache_memory_bytes=KV_BYTES),
+        scheduling=SchedulingConfig(max_model_len=MAX_MODEL_LEN),
+    )
+    found, _ = perplexity(config, texts)
+    return found
+
+
+def check(name: str, texts: Sequence[str]) -> None:
+    folder = real_folder(name)
+    encoded = [encode(folder, text) for text in texts]
+    expected = reference(folder, encoded)
+    for dtype in (ModelDtype.FLOAT32, ModelDtype.AUTO):
+        found = ours(folder, encoded, dtype)
+        assert abs(found / expected - 1) < SHARE, f"{dtype}: {found}, transformers {expected}"
+
+
+@pytest.mark.timeout(900)
+def test_perplexity_is_that_of_transformers() -> None:
+    check("smollm2", passages(maths=6, code=4, plays=3))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_perplexity_of_all_texts_is_that_of_transformers(name: str) -> None:
+    check(name, passages(maths=60, code=40, plays=20))
