@@ -142,10 +142,8 @@ def test_a_report_says_what_to_do_and_whether_all_is_well() -> None:
     assert json.loads(json_of([Section("Things", (warn("b", "slow", "wait"),))]))["is_well"]
 
 
-def model_findings_of(name: str, *options: str) -> dict[str, Finding]:
-    config = read_config(
-        {"positional_model": name}, dict(zip(options[::2], options[1::2], strict=True))
-    )
+def model_findings_of(name: str, **variables: str) -> dict[str, Finding]:
+    config = read_config({"positional_model": name}, variables)
     return {each.subject: each for each in model_findings(name, config.model.engine)}
 
 

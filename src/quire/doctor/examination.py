@@ -3,6 +3,7 @@ is for machines on which something is wrong."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from quire.doctor.finding import Finding, Level, Section, fail
@@ -40,9 +41,9 @@ def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
             lambda: (port_finding(subject.host, subject.port),),
         ),
     }
-    name = subject.model_name
-    if name is not None:
-        looks = {"Model": (lambda: model_findings(name, subject.engine),), **looks}
+    if subject.model_name is not None:
+        look = partial(model_findings, subject.model_name, subject.engine)
+        looks = {"Model": (look,), **looks}
     num_cpus = len(os.sched_getaffinity(0))
     trials: tuple[Look, ...] = (
         lambda: (load_finding(os.getloadavg()[0], num_cpus),),
