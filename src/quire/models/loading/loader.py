@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from quire.models.config import LayerFacts, ModelDtype, UnsupportedModel
+from quire.models.config import FailedCheck, LayerFacts, ModelDtype
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import has_decoder_parts
@@ -31,9 +31,9 @@ from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.checks.measure import Measured, measure, own_logits
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
-from quire.models.loading.checks.probe import probe_without_weights, refuse_nan
+from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
-from quire.models.loading.dtype_choice import choose_dtype, log_dtype, naming_dtype
+from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import use_experts, use_kernels
 from quire.models.loading.loaded_model import LoadedModel
@@ -66,7 +66,7 @@ def load_model(
     `on_progress` gets the phases download, weights and probe. `kernels` compute linear layers of
     their dtypes, and what is between them; None means that torch does. Raises
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
-    can be quantised, or the logits then differ too much.
+    can be quantised, or products over quantised weights are wrong.
     """
     folder = locate(source, on_progress)
     checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
@@ -119,8 +119,7 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    with naming_dtype(stored, chosen):
-        measured, bound = _measured(checkpoint.folder, config, module, device)
+    measured, bound = _measured(checkpoint.folder, config, module, device)
     if share is not None:
         share.check(measured.loaded.facts.layers)
     heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
@@ -211,9 +210,7 @@ def _measured(
     if own.isnan().any():
         refuse_nan(folder, module)
     if not own.isfinite().all():
-        raise UnsupportedModel(
-            config.model_type, f"logits overflow in {own.dtype}: use another dtype"
-        )
+        raise FailedCheck(config.model_type, f"logits overflow in {own.dtype}", OTHER_DTYPE)
     noise = rounding_noise(module, partial(own_logits, module, config), own)
     bound = NOISES_APART * noise
     measured = measure(module, config, own, device)
