@@ -26,10 +26,10 @@ struct Fma {
     // Those of a product are multiples of these.
     static constexpr int64_t DEPTH = MAX_SPLIT, COLUMNS = LANES;
     typedef Vectors<Fma> Registers;
-    static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
+    static inline floats add(floats sum, uint32_t a, floats b) {
         float each;
         memcpy(&each, &a, 4);
-        return sum + splat(each) * load((const float*)b);
+        return sum + splat(each) * b;
     }
 };
 
@@ -40,8 +40,8 @@ struct Dot {
     static constexpr bool IS_SHAPED = false;
     static constexpr int64_t DEPTH = MAX_SPLIT, COLUMNS = LANES;
     typedef Vectors<Dot> Registers;
-    static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
-        return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(b),
+    static inline floats add(floats sum, uint32_t a, floats b) {
+        return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)b,
                                         (__m512bh)_mm512_set1_epi32(int(a)));
     }
 };
@@ -72,7 +72,8 @@ __attribute__((noinline)) void multiply_tile(const Product& p, int64_t column) {
         for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < VECTORS; j++)
-                sums[i][j] = Way::add(sums[i][j], p.a[i * p.a_stride + k], b + j * LANES);
+                sums[i][j] = Way::add(sums[i][j], p.a[i * p.a_stride + k],
+                                      load((const float*)b + j * LANES));
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 8
@@ -105,6 +106,19 @@ void multiply(const Product& p, int64_t rows, int64_t columns, Vectors<Way>&) {
     }
 }
 
+// Loads vectors of a row of B into registers. Compilers that are not kept from it load them again for
+// every row of A.
+template <int VECTORS>
+inline void load_row(const uint32_t* b, floats (&row)[VECTORS]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < VECTORS; j++) {
+        row[j] = load((const float*)b + j * LANES);
+#if defined(__AVX512F__)
+        __asm__("" : "+v"(row[j]));
+#endif
+    }
+}
+
 // SPLIT partial sums, the i-th of every SPLIT-th element of depth from the i-th on, added up in
 // pairs of neighbours: the order in which `score` of direct.h adds.
 template <class Way, int SPLIT, int ROWS, int VECTORS>
@@ -113,13 +127,15 @@ __attribute__((noinline)) void multiply_split_tile(const Product& p, int64_t col
     const uint32_t *a = p.a, *b = p.b + column;
     for (int64_t k = 0; k < p.depth; k += SPLIT)
 #pragma GCC unroll 4
-        for (int part = 0; part < SPLIT; part++, a++, b += p.b_stride)
+        for (int part = 0; part < SPLIT; part++, a++, b += p.b_stride) {
+            floats own[VECTORS];
+            load_row(b, own);
 #pragma GCC unroll 8
             for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 2
                 for (int j = 0; j < VECTORS; j++)
-                    sums[part][i][j] =
-                        Way::add(sums[part][i][j], a[i * p.a_stride], b + j * LANES);
+                    sums[part][i][j] = Way::add(sums[part][i][j], a[i * p.a_stride], own[j]);
+        }
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 2
