@@ -6,16 +6,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 import pytest
 
-from quire.doctor.finding import Level, Section, fail, ok, warn
+from quire.doctor.finding import Finding, Level, Section, fail, ok, warn
 from quire.doctor.hardware import cpu_findings, memory_findings
+from quire.doctor.model import model_findings
 from quire.doctor.reach import port_finding
 from quire.doctor.report import json_of, lines_of
 from quire.doctor.trial import load_finding
+from quire.engine.startup.self_test import BUNDLED
 from quire.models.native import library
+from quire.server.cli.settings import read_config
+from tests.models.loading.unservable import UNSERVABLE, write_unservable
 
 NOBODY = "http://127.0.0.1:9"
 """Nothing listens there."""
@@ -135,3 +140,33 @@ def test_a_report_says_what_to_do_and_whether_all_is_well() -> None:
     ]
     assert json.loads(json_of([section]))["is_well"] is False
     assert json.loads(json_of([Section("Things", (warn("b", "slow", "wait"),))]))["is_well"]
+
+
+def model_findings_of(name: str, **variables: str) -> dict[str, Finding]:
+    config = read_config({"positional_model": name}, variables)
+    return {each.subject: each for each in model_findings(name, config.model.engine)}
+
+
+def test_a_model_is_told_with_its_kernels_and_cost() -> None:
+    found = model_findings_of(BUNDLED)
+    assert {each.level for each in found.values()} == {Level.OK}
+    assert "says the same alone" in found["code"].text
+    assert "plain decoder" in found["layers"].text
+    assert found["memory"].figures["weight_bytes"] > 2**20
+    assert found["speed"].figures["floor_ms"] > 0
+
+
+def test_a_model_that_does_not_fit_is_told_what_would() -> None:
+    found = model_findings_of(BUNDLED, QUIRE_KV_CACHE_TOKENS="64")
+    assert (found["memory"].level, "--max-model-len" in found["memory"].advice) == (
+        Level.FAIL,
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", ["gptq", "clip", "gguf folder"])
+def test_a_model_that_is_not_served_is_told_why(name: str, tmp_path: Path) -> None:
+    folder = write_unservable(UNSERVABLE[name], tmp_path / "model")
+    (found,) = model_findings_of(str(folder)).values()
+    assert (found.level, found.subject) == (Level.FAIL, "model")
+    assert UNSERVABLE[name].why in found.text

@@ -57,7 +57,7 @@ def sources(texts: list[str]) -> list[tuple[GrammarSource, str]]:
         (GrammarSource(GrammarKind.CHOICE, json.dumps(texts), "x"), any_of),
         (of_json({"enum": texts}), quoted),
         (of_json({"const": texts[0]}), first),
-        (of_json({**key, "additionalProperties": False}), rf"\{{{first}:\s*1\}}"),
+        (of_json({**key, "additionalProperties": False}), rf"\{{\s*{first}\s*:\s*1\s*\}}"),
         (GrammarSource(GrammarKind.REGEX, f"({any_of})[a-e]{{2}}", "x"), f"({any_of})[a-e]{{2}}"),
         (GrammarSource(GrammarKind.GRAMMAR, f'start: ({lark}) "</h1>"', "x"), f"({any_of})</h1>"),
     ]

@@ -3,26 +3,29 @@ is for machines on which something is wrong."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from quire.doctor.finding import Finding, Level, Section, fail
 from quire.doctor.hardware import cpu_findings, gpu_findings, memory_findings
+from quire.doctor.model import model_findings
 from quire.doctor.reach import hub_findings, port_finding
 from quire.doctor.software import extra_findings, kernel_findings, software_findings
 from quire.doctor.trial import decode_findings, fidelity_findings, load_finding, speed_findings
-from quire.engine.config import ModelConfig
+from quire.engine.config import EngineConfig
 
 Look = Callable[[], Iterable[Finding]]
 
 
 class Subject(NamedTuple):
-    """The server that would run here: its model's options, its address, and what was found of its
-    options already."""
+    """The server that would run here: its engine's options, its address, and what was found of its
+    options already. `model_name` is the model that was asked about, None for none."""
 
-    model: ModelConfig
+    engine: EngineConfig
     host: str
     port: int
     options: tuple[Finding, ...] = ()
+    model_name: str | None = None
 
 
 def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
@@ -30,7 +33,7 @@ def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
     `tries`."""
     looks: Mapping[str, tuple[Look, ...]] = {
         "Software": (software_findings, extra_findings),
-        "Kernels": (lambda: kernel_findings(subject.model),),
+        "Kernels": (lambda: kernel_findings(subject.engine.model),),
         "Machine": (cpu_findings, memory_findings, gpu_findings),
         "Hub": (hub_findings,),
         "Server": (
@@ -38,10 +41,13 @@ def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
             lambda: (port_finding(subject.host, subject.port),),
         ),
     }
+    if subject.model_name is not None:
+        look = partial(model_findings, subject.model_name, subject.engine)
+        looks = {"Model": (look,), **looks}
     num_cpus = len(os.sched_getaffinity(0))
     trials: tuple[Look, ...] = (
         lambda: (load_finding(os.getloadavg()[0], num_cpus),),
-        lambda: speed_findings(subject.model),
+        lambda: speed_findings(subject.engine.model),
         decode_findings,
         fidelity_findings,
     )

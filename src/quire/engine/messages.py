@@ -181,6 +181,9 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The way other steps are launched: eager, with why, or cuda_graphs in pieces."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
+    left_out: tuple[str, ...] = ()
+    """The faster ways of computing the model that a check left out: each in a sentence, with why
+    and what it costs."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
     is_causal: bool = True

@@ -1,4 +1,4 @@
-"""How far rounding takes the results of modules: every check at load derives its bound from here.
+"""Bounds what rounding does to the results of modules; checks at load derive their bounds from it.
 
 The result of a module is rounded to its dtype, which changes a number by at most the unit roundoff
 u, relative (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 2.1). A float32

@@ -107,3 +107,27 @@ def test_a_mask_that_bans_the_closing_tag_puts_it_off(make: Make, token_id: int)
     banned = replace(sampling, logit_bias=((token_id, -torch.inf),))
     state = build_sampling_state(ProcessorContext(banned, Stopping(64), (0, 9, 9), 1))
     assert make(70).sample(torch.arange(70.0)[None] % 11, [state]).result().token_ids == [10]
+
+
+TOKEN_BYTES = (b"", b"<th", b"ink>", b"</think>", b"why", b".</", b"think>\n", b" <think>", b"<")
+
+
+@pytest.mark.parametrize(
+    ("output", "is_open"),
+    [
+        ((4, 5, 6), False),
+        ((4, 3), False),
+        ((5, 4, 6), True),
+        ((3, 4, 1, 2, 4), True),
+        ((3, 1, 2, 4, 5, 6, 4), False),
+        ((3, 8, 1, 2), True),
+    ],
+)
+def test_tags_are_found_in_the_text(make: Make, output: tuple[int, ...], is_open: bool) -> None:
+    """Whichever tokens they are written by. Where it is open, the budget is spent."""
+    budget = ThinkingBudget(0, (7,), (3,), is_open=True)
+    sampling = Sampling(0.0, thinking_budget=budget)
+    context = ProcessorContext(sampling, Stopping(64), (0, *output), 1, TOKEN_BYTES)
+    state = build_sampling_state(context)
+    logits = torch.arange(9.0)[None]
+    assert make(9).sample(logits, [state]).result().token_ids == [3 if is_open else 8]

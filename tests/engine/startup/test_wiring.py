@@ -24,7 +24,7 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine
 from quire.engine.startup import early_check
-from quire.engine.startup.assemble import assemble
+from quire.engine.startup.assemble import assemble, build_runner
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.memory import DeviceMemory
@@ -63,7 +63,8 @@ def toy_engine(
     layers = (window, window) if has_windows else (AttentionPattern(),) * 2
     model = ToyModel(facts.vocab_size, KVSize(num_blocks, BLOCK_SIZE), layers)
     facts = msgspec.structs.replace(facts, num_blocks=num_blocks, is_causal=is_causal)
-    return assemble(config, facts, toy_layout(layers), model, time.monotonic)
+    runner = build_runner(config, facts, model, None)
+    return assemble(config, facts, toy_layout(layers), runner, time.monotonic)
 
 
 def finishes(engine: Engine, *news: NewRequest) -> Iterator[Finish]:

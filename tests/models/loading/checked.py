@@ -24,11 +24,11 @@ def worst_of_bound(
         folder, config, dtype=dtype, trust_remote_code=False, on_tensor=lambda done, total: None
     )
     text = config.get_text_config()
-    if fault in IN_MODULES:
+    if fault is not None and fault in IN_MODULES:
         IN_MODULES[fault](monkeypatch, module)
     own = own_logits(module, text)
     noise = rounding_noise(module, partial(own_logits, module, text), own)
-    if fault in IN_CALLS:
+    if fault is not None and fault in IN_CALLS:
         IN_CALLS[fault](monkeypatch, module)
     measured = measure(module, text, own, CPU)
     apart = max(

@@ -14,10 +14,9 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from quire.models.config import FailedCheck
 from quire.models.hf import PagedAttentionHook
 from quire.models.loading import pretrained
-from quire.models.loading.checks import structure
 from quire.models.loading.checks.noise import rounding_noise
 from quire.models.loading.checks.packing import NUM_TOKENS, check_tokens, distance
-from quire.models.loading.checks.shrunken import small_copies
+from quire.models.loading.checks.shrunken import build_random, small_copies
 from quire.models.loading.checks.structure import check_structure
 from quire.models.rounding import RESULT_ROUNDING
 from tests.long import long_but_for
@@ -72,14 +71,13 @@ def test_a_small_copy_shows_each_fault_before_weights_are_read(
 
 def plant_in_copies(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a fault in every small copy that is built from now on."""
-    ordinary = structure.build_random
 
     def faulty(config: PretrainedConfig, seed: int) -> PreTrainedModel:
-        module = ordinary(config, seed)
+        module = build_random(config, seed)
         {**IN_MODULES, **IN_CALLS}[fault](monkeypatch, module)
         return module
 
-    monkeypatch.setattr(structure, "build_random", faulty)
+    monkeypatch.setattr("quire.models.loading.checks.structure.build_random", faulty)
 
 
 def test_a_small_copy_shows_a_scale_that_is_off_by_a_thousandth(

@@ -186,4 +186,5 @@ class Sizing:
             quantization=config.model.quantization,
             async_scheduling=is_overlapped(config.scheduling, model.device),
             has_head=model.has_head,
+            left_out=model.left_out,
         )

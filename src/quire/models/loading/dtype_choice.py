@@ -2,12 +2,10 @@
 
 import logging
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
-from quire.models.config import FailedCheck, ModelDtype, UnsupportedModel
+from quire.models.config import ModelDtype
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +56,3 @@ def cpu_has_fast_bfloat16() -> bool:
         return False
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return not is_x86 or bool(torch.cpu._is_avx512_bf16_supported())
-
-
-@contextmanager
-def naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
-    """Add the dtype to try to the refusal of a model that rounding alone may have made unfit."""
-    try:
-        yield
-    except FailedCheck:
-        raise
-    except UnsupportedModel as error:
-        if stored != torch.float32 or chosen != torch.bfloat16:
-            raise
-        why = f"{error.why} (run in bfloat16; --dtype float32 keeps what is stored)"
-        raise UnsupportedModel(error.model_type, why) from error

@@ -20,7 +20,7 @@ from quire.models.loading.checkpoint_kind import is_scorer
 from quire.models.loading.checks.measure import PACKED, REDIRECTED
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
 from quire.models.loading.checks.packing import check_tokens, distance
-from quire.models.loading.checks.probe import FORWARD_ERRORS
+from quire.models.loading.checks.probe import FORWARD_ERRORS, OTHER_DTYPE
 from quire.models.loading.dtype_choice import DTYPES
 from quire.models.loading.scoring import ScoringHead, scoring_head
 from quire.models.loading.support import OFFSET_POSITIONS, max_model_len
@@ -124,7 +124,7 @@ def _check(model: EncoderModel, module: "PreTrainedModel", model_type: str) -> N
     except FORWARD_ERRORS as error:
         raise UnsupportedModel(model_type, f"a first forward failed: {error!r}") from error
     if not torch.isfinite(own).all():
-        raise UnsupportedModel(model_type, f"states overflow in {own.dtype}: use another dtype")
+        raise FailedCheck(model_type, f"states overflow in {own.dtype}", OTHER_DTYPE)
     bound = NOISES_APART * noise
     for what, found, expected in ((REDIRECTED, alone, own), (PACKED, beside, alone)):
         apart = distance(found, expected)

@@ -17,22 +17,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 
-from quire.models.config import LayerFacts, ModelDtype, UnsupportedModel
+from quire.models.config import FailedCheck, LayerFacts, ModelDtype
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.module_replacement import has_decoder_parts
 from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.checks.measure import Measured, measure, own_logits
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
-from quire.models.loading.checks.probe import probe_without_weights, refuse_nan
+from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
-from quire.models.loading.dtype_choice import choose_dtype, log_dtype, naming_dtype
+from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import use_experts, use_kernels
 from quire.models.loading.loaded_model import LoadedModel
@@ -65,9 +66,10 @@ def load_model(
     `on_progress` gets the phases download, weights and probe. `kernels` compute linear layers of
     their dtypes, and what is between them; None means that torch does. Raises
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
-    can be quantised, or the logits then differ too much.
+    can be quantised, or products over quantised weights are wrong.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
@@ -85,7 +87,8 @@ def load_shard(
     layers are those of this rank's heads; logits are whole, and the same to the bit on every rank.
     Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     target = Target(dtype, ranks.device, kernels, ranks.size)
     if ranks.size == 1:
         return _load(checkpoint, target, on_progress)
@@ -116,8 +119,7 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    with naming_dtype(stored, chosen):
-        measured, bound = _measured(checkpoint.folder, config, module, device)
+    measured, bound = _measured(checkpoint.folder, config, module, device)
     if share is not None:
         share.check(measured.loaded.facts.layers)
     heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
@@ -135,28 +137,47 @@ def _load(
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
     the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
-    that the skeleton shows."""
+    that the skeleton shows. `is_checked` says that a small copy was found right."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
     layers: Mapping[int, LayerFacts] = field(default_factory=dict)
+    is_checked: bool = False
 
 
-def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
-    """Find a checkpoint, and refuse what can be refused before its weights are read."""
+class CodeFacts(NamedTuple):
+    """Facts of a model's code with its configuration, known without its weights.
+
+    is_checked: a small copy was checked; else the weights alone will tell.
+    is_plain_decoder: all its layers may run as one call of the kernels.
+    """
+
+    is_checked: bool
+    is_plain_decoder: bool
+
+
+def check_code(folder: Path) -> CodeFacts:
+    """Check what can be checked of a causal model before its weights are read. Raises
+    CheckpointError or UnsupportedModel."""
+    checkpoint = _open_checkpoint(folder, trust_remote_code=False)
+    skeleton = checkpoint.skeleton
+    assert skeleton is not None, "there is one unless the code is the checkpoint's own"
+    return CodeFacts(checkpoint.is_checked, has_decoder_parts(skeleton))
+
+
+def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
+    """Refuse what can be refused of a checkpoint before its weights are read."""
     from quire.models.loading import pretrained
 
-    folder = locate(source, on_progress)
-    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    config = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     text_config = config.get_text_config()
     refuse_unsupported(text_config)
-    if source.trust_remote_code:
+    if trust_remote_code:
         return _Checkpoint(folder, config, None)
     skeleton = pretrained.build_without_weights(folder, config)
     layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
-    check_structure(config, skeleton)
-    return _Checkpoint(folder, config, skeleton, layers)
+    return _Checkpoint(folder, config, skeleton, layers, check_structure(config, skeleton))
 
 
 def _read_weights(
@@ -189,9 +210,7 @@ def _measured(
     if own.isnan().any():
         refuse_nan(folder, module)
     if not own.isfinite().all():
-        raise UnsupportedModel(
-            config.model_type, f"logits overflow in {own.dtype}: use another dtype"
-        )
+        raise FailedCheck(config.model_type, f"logits overflow in {own.dtype}", OTHER_DTYPE)
     noise = rounding_noise(module, partial(own_logits, module, config), own)
     bound = NOISES_APART * noise
     measured = measure(module, config, own, device)

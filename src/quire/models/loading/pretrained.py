@@ -131,7 +131,7 @@ def build_without_weights(
 
 
 def build_from_config(
-    config: PretrainedConfig, device: torch.device, dtype: torch.dtype | None
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype | str | None
 ) -> PreTrainedModel:
     """Return a causal language model with paged attention and the numbers that transformers gives
     it at first. Raises what transformers raises."""

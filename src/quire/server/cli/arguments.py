@@ -90,11 +90,19 @@ def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParse
             "top", help="watch a server's blocks and requests in a terminal", allow_abbrev=False
         )
     )
-    _add_doctor(
-        commands.add_parser(
-            "doctor", help="tell what this machine can", epilog=DOCTOR_EPILOG, allow_abbrev=False
-        )
+    doctor = commands.add_parser(
+        "doctor",
+        help="tell what this machine can, and whether a model is served on it",
+        epilog=DOCTOR_EPILOG,
+        allow_abbrev=False,
     )
+    doctor.add_argument(
+        "positional_model",
+        nargs="?",
+        metavar="MODEL",
+        help="Hugging Face id or local folder to look at, without its weights [none]",
+    )
+    _add_doctor(doctor)
 
 
 def _add_without_weights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

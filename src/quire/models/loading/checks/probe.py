@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from quire.models.attention.hook import AttentionContext
-from quire.models.config import CheckpointError, LayerFacts, UnsupportedModel
+from quire.models.config import CheckpointError, FailedCheck, LayerFacts, UnsupportedModel
 from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
 from quire.models.layers.latent import is_latent
 from quire.models.loading.checks.packing import NUM_TOKENS, ROWS
@@ -29,6 +29,7 @@ FORWARD_ERRORS = (
     *(AttributeError, IndexError, KeyError, NotImplementedError),
     *(RuntimeError, TypeError, ValueError),
 )
+OTHER_DTYPE = "Pass another --dtype: bfloat16 and float32 hold larger numbers than float16"
 NO_TOKENS = (0,) * NUM_TOKENS
 """Tokens of a forward without numbers."""
 
@@ -119,7 +120,7 @@ def probe(module: nn.Module, model_type: str, layering: Layering, tokens: Sequen
         logits = first_logits(module, model_type, tokens, position_ids=positions[None])
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
-        raise record.refuse(f"logits overflow in {logits.dtype}: use another dtype")
+        raise FailedCheck(model_type, f"logits overflow in {logits.dtype}", OTHER_DTYPE)
     layers = tuple(record.layers[index] for index in range(layering.num_layers))
     return Probe(layers, record.dtypes.pop(), logits)
 
