@@ -14,7 +14,7 @@ from tests.profiles import cases
 from tests.server.parsers.outputs import THINK, TOOLS, options, read
 from tests.server.parsers.test_output_parser import Calls, fragments, in_parts, write_calls
 
-REASONING = [*{form.value for form in ReasoningFormatName}]
+REASONING = list(dict.fromkeys(form.value for form in ReasoningFormatName))
 CALL: Calls = [("search", {"query": "a"})]
 
 

@@ -16,7 +16,7 @@ from tests.server.parsers.test_output_parser import Calls, fragments, write_call
 FORMATS = list(ToolFormatName)
 WITH_TAGS = [form for form in FORMATS if form.value.opens]
 """Formats whose calls a tag opens, wherever they come."""
-REASONING = [*{form.value for form in ReasoningFormatName}]
+REASONING = list(dict.fromkeys(form.value for form in ReasoningFormatName))
 CALLS: Calls = [("search", {"query": "a <b>"}), ("now", {})]
 SPACES = ("", " ", "\n", "\n\n", " \r\n\t")
 
