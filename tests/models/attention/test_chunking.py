@@ -1,5 +1,5 @@
-"""A row of the C++ attention has the same bits however its sequence is cut into chunks, whatever runs
-beside it, and on any number of threads."""
+"""A row of the C++ attention has the same bits however its sequence is cut into chunks, whatever
+runs beside it, and on any number of threads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ from quire.models.native.library import ISAS
 from tests.instructions import library_of
 from tests.models.attention.cases import shapes
 from tests.models.attention.scene import Backend, Scene, Shape, Span
-from tests.models.paging import Paging
 from tests.profiles import cases
 
 LENGTH = 600
@@ -27,9 +26,7 @@ LENGTH = 600
 
 supported = shapes.filter(lambda shape: shape.dtype is not torch.float16)
 sizes = st.lists(st.sampled_from([1, 1, 2, 7, 8, 9, 33, 64, 200, 300]), max_size=12)
-company = st.lists(
-    st.builds(Span, st.integers(0, 700), st.sampled_from([1, 1, 5, 80])), max_size=3
-)
+company = st.lists(st.builds(Span, st.integers(0, 700), st.sampled_from([1, 1, 5, 80])), max_size=3)
 
 
 @pytest.fixture(scope="module", params=ISAS)
