@@ -54,7 +54,7 @@ inline floats weight_of(floats score, floats top, Slope slope, Fma) {
     y = y * r + 2.402224208e-1f;
     y = y * r + 6.931469776e-1f;
     y = y * r + 1.0f;
-    return (floats)((ints)y + ((ints)shifted << 23));
+    return (floats)((words)y + ((words)shifted << 23));  // of a place that is not seen: anything
 }
 
 #if QUIRE_HAS_BF16_DOT

@@ -68,6 +68,7 @@ constexpr int64_t LINE = 64;  // bytes of the cache
 
 typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t words __attribute__((vector_size(LANES * 4)));
 
 inline float to_float(float x) { return x; }
 
