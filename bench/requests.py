@@ -16,6 +16,7 @@ from quire.bench.workloads import Workload
 MT_BENCH = "mt_bench_questions.jsonl"
 AZURE = "azure_llm_2023_conv.csv"
 BREAK = "\n\n"
+NUM_DRAWS = 20
 NUMBERS = 10**9
 """Prompts begin with a number below it, so that a prefix cache finds none of another round."""
 
@@ -71,16 +72,17 @@ class PeoplesPrompts:
     def _after(self, shared: str, seed: str, num_tokens: int) -> str:
         """Return `shared` and questions after it, exactly `num_tokens` tokens in all.
 
-        Raises ValueError where no cut of the questions gives that number.
+        Raises ValueError where no cut of NUM_DRAWS orders of the questions gives that number.
         """
-        drawn = random.Random(seed)
-        questions = drawn.sample(self.questions, len(self.questions))
-        number = f"Task {drawn.randrange(NUMBERS)}."
-        whole = BREAK.join([*filter(None, [shared]), number, *questions])
-        text = self._cut(whole, num_tokens)
-        if text is None:
-            raise ValueError(f"no cut of these questions has {num_tokens} tokens")
-        return text
+        for draw in range(NUM_DRAWS):
+            drawn = random.Random(f"{seed}/{draw}" if draw else seed)
+            questions = drawn.sample(self.questions, len(self.questions))
+            number = f"Task {drawn.randrange(NUMBERS)}."
+            whole = BREAK.join([*filter(None, [shared]), number, *questions])
+            text = self._cut(whole, num_tokens)
+            if text is not None:
+                return text
+        raise ValueError(f"no cut of these questions has {num_tokens} tokens")
 
     def _cut(self, whole: str, num_tokens: int) -> str | None:
         """The first characters of a text that are so many tokens; the end may need words more."""
