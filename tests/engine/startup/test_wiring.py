@@ -1,4 +1,4 @@
-"""What a start decides reaches the parts that it builds: options of the cache, the layout of all
+"""Decisions of a start reach the parts that it builds: options of the cache, the layout of all
 ranks, warnings, and the share of one rank in what is checked before the load.
 """
 
@@ -106,7 +106,7 @@ def test_windows_and_chunks_bound_what_a_request_holds(lengths: tuple[int, int])
 def test_places_that_hold_no_layer_are_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of 5 full layers and 29 with windows: 7 groups of 5."""
+    """A model of 5 full layers and 29 with windows has 7 groups of 5."""
     family = SERVED["qwen2, windows in the upper layers"]
     many = {**family.fields, "num_hidden_layers": 34, "max_window_layers": 5}
     folder = save_checkpoint(family._replace(fields=many), tmp_path)
@@ -209,7 +209,7 @@ def test_a_rank_is_checked_with_its_share_of_the_model(
 def test_a_rank_on_a_gpu_is_checked_with_its_share_of_the_host(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 3 GiB of host memory a rank of two has no 2 GiB to swap to."""
+    """A rank of two has no 2 GiB to swap to where the host has 3 GiB."""
     config = EngineConfig(
         ModelConfig(str(llama)), MemoryConfig(swap_space=2.0), SchedulingConfig(max_num_seqs=4)
     )

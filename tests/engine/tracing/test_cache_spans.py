@@ -40,7 +40,7 @@ SPAN_OF = {
     **{"pins.pin": "pin", "pins.unpin": "unpin", "pins.clear": "unpin"},
     "transfers.take_in": "take_in",
 }
-"""What changes the accounts, and the span that says so."""
+"""Each call that changes the accounts, with the span that says so."""
 
 
 @dataclass(eq=False)
