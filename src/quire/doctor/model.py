@@ -49,12 +49,12 @@ def _code_findings(folder: Path) -> Iterator[Finding]:
             "start it: it is refused with the reason if it would answer wrongly",
         )
     if found.is_plain_decoder:
-        yield ok("layers", "those of a plain decoder: the kernels take all of them in one call")
+        yield ok("layers", "the kernels take all of them in one call")
     else:
         yield ok(
             "layers",
-            "not those of a plain decoder: the kernels take norms, MLPs and attention one by one, "
-            "with Python between them",
+            "not of the parts that one call takes: the kernels take norms, MLPs and attention one by "
+            "one, with Python between them",
         )
 
 

@@ -26,7 +26,7 @@ from quire.models.native.linear.w8a32 import bind_w8a32
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
-from tests.models.families import SERVED, Family
+from tests.models.families import SERVED, Family, Fields
 from tests.models.layers.test_linears import PROMPT, load_packed, logits
 from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
@@ -37,9 +37,16 @@ WHOLE_PANELS = {
     "num_key_value_heads": 2,
     "head_dim": 16,
 }
-WHOLE_LAYERS = ("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3")
+MORE_FIELDS: dict[str, Fields] = {
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4}
+}
+"""EXAONE 4 has layers without rotary embeddings beside those with windows."""
+NORMS_BEHIND = ("gemma2", "gemma3_text", "exaone4", "vaultgemma")
+WHOLE_LAYERS = (
+    *("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3"),
+    *NORMS_BEHIND,
+)
 PARTS_ALONE = {
-    "gemma2": (NormForward, GatedForward, AttentionForward),
     "stablelm": (AttentionForward, GatedForward),
     "qwen3_moe": (NormForward, AttentionForward),
     "cohere": (GatedForward,),
@@ -56,7 +63,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(folder: Path, name: str, **more: object) -> Path:
     """`more`: other fields of its configuration."""
     family = SERVED[name]
-    fields = {**family.fields, **WHOLE_PANELS, **more}
+    fields = {**family.fields, **WHOLE_PANELS, **MORE_FIELDS.get(name, {}), **more}
     path = folder / "-".join((name, *map(str, more.values())))
     return (
         path if path.exists() else save_checkpoint(Family(family.model_type, fields=fields), path)
@@ -152,7 +159,7 @@ def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path
     assert_same_logits(logits(fused), logits(plain), folder, len(PROMPT))
 
 
-@pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])
+@pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND])
 def test_layers_at_once_say_what_they_say_one_by_one(
     name: str, checkpoints: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:
@@ -179,6 +186,19 @@ def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKern
     assert LayerForward not in kinds_in(load_packed(folder, kernels))
     fused, plain = errors(folder, kernels)
     assert fused <= 3 * plain
+
+
+def test_each_kind_of_layer_has_its_own_rotary_embeddings(
+    checkpoints: Path, kernels: ModelKernels
+) -> None:
+    """Gemma 3's windows turn by another base: a decoder that mixed them up would not be kept."""
+    loaded = load_packed(checkpoint(checkpoints, "gemma3_text"), kernels)
+    decoder = vars(loaded.module)["forward"]
+    assert isinstance(decoder, DecoderForward)
+    assert decoder.rotary.kinds == ("full_attention", "sliding_attention")
+    assert [decoder.rotary.kinds[kind] for kind in decoder.rotary.of_layers] == (
+        loaded.module.config.layer_types
+    )
 
 
 def test_scaled_logits_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from quire.models.config import AttentionBackendName, KVOptions
 from quire.models.layers.decoder import DecoderForward
-from quire.models.layers.fused_layers import AttentionForward, GatedForward, NormForward
+from quire.models.layers.fused_layers import GatedForward, NormForward
 from quire.models.layers.plain_weight import PlainWeights
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout
@@ -29,11 +29,8 @@ from quire.models.layers.triton.choice import triton_kernels
 from quire.models.layers.triton.triton_layers import TritonLayers
 
 WIDTHS = (1, 5, 64, 100, 1100)
-WHOLE = ("qwen3", "gemma")
-PARTS = {
-    "gemma2": {NormForward, GatedForward, AttentionForward},
-    "olmo2": {NormForward, GatedForward},
-}
+WHOLE = ("qwen3", "gemma", "gemma2", "gemma3_text")
+PARTS = {"olmo2": {NormForward, GatedForward}}
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float16], ids=str)

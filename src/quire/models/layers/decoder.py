@@ -23,20 +23,41 @@ class LogitsOutput(NamedTuple):
     logits: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderRotary:
+    """The rotary embeddings of a decoder's layers.
+
+    kinds: the kinds of layer that `module` has frequencies for; (None,) where it knows no kinds.
+    of_layers: for each layer, the index of its kind.
+    """
+
+    module: nn.Module
+    kinds: tuple[str | None, ...]
+    of_layers: tuple[int, ...]
+
+    def __call__(self, states: Tensor, position_ids: Tensor) -> tuple[RotaryEmbeddings, ...]:
+        """Return the cosines and sines of each kind."""
+        if self.kinds == (None,):
+            return (self.module(states, position_ids),)
+        return tuple(self.module(states, position_ids, kind) for kind in self.kinds)
+
+
 @dataclass(slots=True)
 class DecoderForward:
     """Stands in for the forward of a causal language model.
 
+    cap: what logits are capped at, cap * tanh(logits / cap) (Gemma 2, arXiv 2408.00118); None: not.
     native: the same layers as one call of the C++ kernels, used where attention is theirs too.
     greedy_head: computes the logits of greedy-only steps; None where `head` does.
     """
 
     embedding: nn.Module
-    rotary: nn.Module
+    rotary: DecoderRotary
     layers: tuple[LayerForward, ...]
     kernels: LayerKernels
     scale: NormParams
     head: nn.Module
+    cap: float | None
     native: NativeDecoder | None
     greedy_head: Callable[[Tensor], Tensor] | None = None
 
@@ -58,9 +79,14 @@ class DecoderForward:
             last = normed[:, rows[: len(logits_to_keep)]]
         if context.greedy_only and self.greedy_head is not None:
             return LogitsOutput(self.greedy_head(last))
-        return LogitsOutput(self.head(last))
+        logits = self.head(last)
+        if self.cap is not None:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return LogitsOutput(logits)
 
-    def _normed(self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor) -> Tensor:
+    def _normed(
+        self, states: Tensor, rotary: tuple[RotaryEmbeddings, ...], logits_indices: Tensor
+    ) -> Tensor:
         """Return the normed states [1, R, hidden_size] of these tokens; `states` is overwritten."""
         step = self.layers[0].attention.hook.context.attention
         if self.native is not None and isinstance(step, CPUStep):
@@ -68,13 +94,14 @@ class DecoderForward:
         return self._one_by_one(states, rotary, logits_indices)
 
     def _one_by_one(
-        self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor
+        self, states: Tensor, rotary: tuple[RotaryEmbeddings, ...], logits_indices: Tensor
     ) -> Tensor:
         """Run layer after layer, and return the normed states [1, R, hidden_size]."""
-        for layer in self.layers[:-1]:
-            states = layer(states, rotary)
+        own = [rotary[kind] for kind in self.rotary.of_layers]
+        for layer, embeddings in zip(self.layers[:-1], own, strict=False):
+            states = layer(states, embeddings)
         last = self.layers[-1]
-        attended = last.attend(states, rotary)
+        attended = last.attend(states, own[-1])
         if len(logits_indices) < states.shape[1]:
             states, attended = states[:, logits_indices], attended[:, logits_indices]
         return self.kernels.norm(last.finish(states, attended), self.scale)

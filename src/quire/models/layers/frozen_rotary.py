@@ -45,6 +45,16 @@ class FrozenRotary:
         return (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
 
 
+def rotary_kinds(part: nn.Module) -> list[str | None]:
+    """Return the kinds of layer for which a rotary module has frequencies; none for others."""
+    names = [name for name, _ in part.named_buffers(recurse=False)]
+    if not hasattr(part, "rope_type"):
+        return []
+    if isinstance(part.rope_type, dict):
+        return [kind for kind in part.rope_type if f"{kind}_inv_freq" in names]
+    return [None] if "inv_freq" in names else []
+
+
 @torch.inference_mode()
 def freeze_rotary(module: nn.Module, max_model_len: int, device: torch.device) -> None:
     """Replace the forward of each rotary module in `module` that asks the device or the host, if
@@ -53,7 +63,7 @@ def freeze_rotary(module: nn.Module, max_model_len: int, device: torch.device) -
     # falling, so that a module that counts instead of reading them is not taken for another
     positions = torch.linspace(max_model_len - 1, 0, num_checked, device=device).long()[None]
     for part in list(module.modules()):
-        kinds = _kinds(part)
+        kinds = rotary_kinds(part)
         if not kinds or not _asks(part, kinds):
             continue
         frozen = _frozen(part, kinds, device)
@@ -62,16 +72,6 @@ def freeze_rotary(module: nn.Module, max_model_len: int, device: torch.device) -
             setattr(part, "forward", frozen)  # noqa: B010
         name = type(part).__name__
         logger.info("%s %s", name, "has fixed frequencies" if is_frozen else "asks at each step")
-
-
-def _kinds(part: nn.Module) -> list[str | None]:
-    """Return the kinds of layer for which a rotary module has frequencies; none for others."""
-    names = [name for name, _ in part.named_buffers(recurse=False)]
-    if not hasattr(part, "rope_type"):
-        return []
-    if isinstance(part.rope_type, dict):
-        return [kind for kind in part.rope_type if f"{kind}_inv_freq" in names]
-    return [None] if "inv_freq" in names else []
 
 
 def _asks(part: nn.Module, kinds: list[str | None]) -> bool:

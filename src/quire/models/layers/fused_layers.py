@@ -4,6 +4,7 @@ transformers module; `module_replacement.py` finds where.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -71,17 +72,27 @@ class AttentionForward:
         return found.view(1, len(rows), -1)
 
 
+class LayerNorms(NamedTuple):
+    """The norms of a decoder layer, each None where the layer has none: of what attention gets and
+    gives, and of what the MLP gets and gives."""
+
+    before: NormParams | None
+    attended: NormParams | None
+    between: NormParams | None
+    finished: NormParams | None
+
+
 @dataclass(frozen=True, slots=True)
 class LayerForward:
-    """Stands in for the forward of a decoder layer: y = x + attention(norm(x)), y + mlp(norm(y)).
+    """Stands in for the forward of a decoder layer: y = x + attended(attention(before(x))), then
+    y + finished(mlp(between(y))).
 
     Overwrites its input, [1, T, hidden_size].
     """
 
     kernels: LayerKernels
-    before: NormParams
+    norms: LayerNorms
     attention: AttentionForward
-    between: NormParams
     mlp: GatedForward
 
     def __call__(
@@ -90,11 +101,18 @@ class LayerForward:
         return self.finish(hidden_states, self.attend(hidden_states, position_embeddings))
 
     def attend(self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings) -> Tensor:
-        normed = self.kernels.norm(hidden_states, self.before)
+        normed = self._norm(hidden_states, self.norms.before)
         return self.attention.attend(normed, position_embeddings)
 
     def finish(self, hidden_states: Tensor, attended: Tensor) -> Tensor:
         """Add the attention and the MLP to `hidden_states`; both arguments have the same rows."""
-        kernels = self.kernels
-        normed = kernels.norm(hidden_states, self.between, self.attention.out(attended))
-        return kernels.sum(hidden_states, self.mlp(normed))
+        kernels, norms = self.kernels, self.norms
+        added = self._norm(self.attention.out(attended), norms.attended)
+        if norms.between is None:
+            states = normed = kernels.sum(hidden_states, added)
+        else:
+            states, normed = hidden_states, kernels.norm(hidden_states, norms.between, added)
+        return kernels.sum(states, self._norm(self.mlp(normed), norms.finished))
+
+    def _norm(self, x: Tensor, norm: NormParams | None) -> Tensor:
+        return x if norm is None else self.kernels.norm(x, norm)

@@ -57,11 +57,12 @@ class GreedyHead:
 
 
 def use_greedy_head(module: nn.Module, kernels: ModelKernels) -> None:
-    """Give a plain decoder with exact bfloat16 weights a greedy head, if that is worth it."""
+    """Give a decoder with exact bfloat16 weights a greedy head, if that is worth it. Capped logits
+    get none: logits that differ may be equal once they are capped."""
     decoder = vars(module).get("forward")
     if kernels.candidates is None or not kernels.are_exact:
         return
-    if not isinstance(decoder, DecoderForward):
+    if not isinstance(decoder, DecoderForward) or decoder.cap is not None:
         return
     head = vars(decoder.head).get("forward")
     if not isinstance(head, PackedForward) or head.bias is not None:

@@ -19,6 +19,13 @@ from torch.nn.functional import gelu, silu
 from quire.models.attention.hook import AttentionContext
 from quire.models.hf import HOOK, PagedAttentionHook
 from quire.models.layers.decoder import DecoderForward
+from quire.models.layers.decoder_parts import (
+    decoder_rotary,
+    has_decoder_parts,
+    layer_norms,
+    layer_parts,
+    logit_cap,
+)
 from quire.models.layers.equivalence import (
     AttentionCheck,
     EquivalenceCheck,
@@ -62,9 +69,6 @@ BIG = 3.0
 CHECK_SIZES = (1.0, 2.0**-10)
 """Root mean squares of the inputs that norms are checked with: the smaller one shows epsilon."""
 NUM_CHECK_ROWS = 3
-MODEL_PARTS = {"model", "lm_head"}
-BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
-LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,34 +269,16 @@ def _norm_params(norm: object, size: int) -> NormParams | None:
 
 
 def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
-    parts = _parts(module)
-    if parts.keys() != LAYER_PARTS or any(module.parameters(recurse=False)):
+    parts = layer_parts(module)
+    forwards = {part: _forward_of(part) for part in parts.values()}
+    known = {part: each.scale for part, each in forwards.items() if isinstance(each, NormForward)}
+    norms = layer_norms(module, known)
+    if norms is None or next(module.parameters(recurse=False), None) is not None:
         return None
-    before, attention, between, mlp = (
-        _forward_of(parts[name])
-        for name in ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-    )
-    if not isinstance(before, NormForward) or not isinstance(between, NormForward):
-        return None
+    attention, mlp = forwards[parts["self_attn"]], forwards[parts["mlp"]]
     if not isinstance(attention, AttentionForward) or not isinstance(mlp, GatedForward):
         return None
-    return LayerForward(kernels, before.scale, attention, between.scale, mlp)
-
-
-def has_decoder_parts(module: nn.Module) -> bool:
-    """Return whether a module is made of a plain decoder's parts, and may be run as one."""
-    parts = dict(module.named_children())
-    if parts.keys() != MODEL_PARTS:
-        return False
-    base = dict(parts["model"].named_children())
-    if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
-        return False
-    return all(_parts(layer).keys() == LAYER_PARTS for layer in base["layers"].children())
-
-
-def _parts(layer: nn.Module) -> dict[str, nn.Module]:
-    children = layer.named_children()
-    return {name: part for name, part in children if not isinstance(part, nn.Dropout)}
+    return LayerForward(kernels, norms, attention, mlp)
 
 
 def _forward_of(part: object) -> object:
@@ -309,19 +295,20 @@ def _decoder(
     base = dict(parts["model"].named_children())
     forwards = [_forward_of(layer) for layer in base["layers"].children()]
     layers = tuple(forward for forward in forwards if isinstance(forward, LayerForward))
-    norm = _forward_of(base["norm"])
-    if len(layers) < len(forwards) or not isinstance(norm, NormForward):
+    norm, rotary = _forward_of(base["norm"]), decoder_rotary(base["rotary_emb"], len(forwards))
+    if len(layers) < len(forwards) or not isinstance(norm, NormForward) or rotary is None:
         return None
     native = None
     if given.decoder is not None:
-        native = NativeDecoder(given.decoder, layers, norm.scale, given.are_exact)
+        native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale, given.are_exact)
     return DecoderForward(
         embedding=base["embed_tokens"],
-        rotary=base["rotary_emb"],
+        rotary=rotary,
         layers=layers,
         kernels=kernels,
         scale=norm.scale,
         head=parts["lm_head"],
+        cap=logit_cap(module),
         native=native,
     )
 

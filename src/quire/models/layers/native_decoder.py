@@ -1,13 +1,14 @@
-"""All layers of a plain decoder as one call of the C++ kernels, where attention is theirs too."""
+"""All layers of a decoder as one call of the C++ kernels, where attention is theirs too."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quire.models.attention.cpu import CPUAttention, CPUStep
-from quire.models.layers.fused_layers import LayerForward
+from quire.models.layers.fused_layers import LayerForward, RotaryEmbeddings
 from quire.models.layers.linears import PackedForward
 from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.decoder.fused import NormParams
@@ -17,6 +18,7 @@ from quire.models.native.decoder.fused import NormParams
 class NativeDecoder:
     """The decoder layers of one model, as the C structures that the kernel reads.
 
+    rotary_kinds: for each layer, which of a step's rotary embeddings are its own.
     last: the norm after the last layer.
     is_exact: the packed weights are the model's numbers; else they are quantised to int8.
     bound, fields: the structures, and the attention backend and weights that their addresses are
@@ -25,37 +27,39 @@ class NativeDecoder:
 
     kernel: DecoderKernel
     layers: tuple[LayerForward, ...]
+    rotary_kinds: tuple[int, ...]
     last: NormParams
     is_exact: bool
     bound: tuple[CPUAttention | None, int] = (None, 0)
     fields: ctypes.Array[ctypes.Structure] | None = None
 
     def run(
-        self, step: CPUStep, states: Tensor, rotary: tuple[Tensor, Tensor], logits_indices: Tensor
+        self,
+        step: CPUStep,
+        states: Tensor,
+        rotary: Sequence[RotaryEmbeddings],
+        logits_indices: Tensor,
     ) -> Tensor:
         """Run all layers over one step, and return normed states [1, R, hidden_size].
 
-        `states` [1, T, hidden_size] is overwritten. `rotary` is (cos, sin), each
-        [1, T, rotary_dim]. `logits_indices` [R] int64, rising, are the tokens whose states are
+        `states` [1, T, hidden_size] is overwritten. `rotary` has an entry for each kind of layer.
+        `logits_indices` [R] int64, rising, are the tokens whose states are
         returned. Raises IndexError where a slot or block lies outside of its store.
         """
         out = states.new_empty(1, len(logits_indices), states.shape[-1])
-        groups = self._tables(step)
-        cos, sin = rotary
+        groups, tables = self._tables(step), self._rotary(rotary)
         call = self.kernel.library.struct("DecoderCall")(
             layers=ctypes.addressof(self._bind(step.backend)),
             groups=ctypes.addressof(groups),
+            rotary=ctypes.addressof(tables),
             states=states.data_ptr(),
             out=out.data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
             logits_indices=logits_indices.data_ptr(),
             query_starts=ctypes.addressof(step.query_starts),
             context_lens=ctypes.addressof(step.context_lens),
             last=self._norm(self.last),
             num_layers=len(self.layers),
             hidden_size=states.shape[-1],
-            rotary_dim=cos.shape[-1],
             num_tokens=states.shape[1],
             num_logits=len(logits_indices),
             num_seqs=len(step.context_lens),
@@ -73,7 +77,8 @@ class NativeDecoder:
     def _bind(self, backend: CPUAttention) -> ctypes.Array[ctypes.Structure]:
         address = self.layers[0].attention.qkv.weight.packed.data_ptr()
         if self.fields is None or self.bound[0] is not backend or self.bound[1] != address:
-            layers = [self._layer(layer, backend) for layer in self.layers]
+            pairs = zip(self.layers, self.rotary_kinds, strict=True)
+            layers = [self._layer(layer, kind, backend) for layer, kind in pairs]
             self.fields = (self.kernel.library.struct("DecoderLayer") * len(layers))(*layers)
             self.bound = (backend, address)
         return self.fields
@@ -82,20 +87,25 @@ class NativeDecoder:
         struct = self.kernel.library.struct("GroupTables")
         return (struct * len(step.groups))(*(struct(*group) for group in step.groups))
 
-    def _layer(self, layer: LayerForward, backend: CPUAttention) -> ctypes.Structure:
+    def _rotary(self, rotary: Sequence[RotaryEmbeddings]) -> ctypes.Array[ctypes.Structure]:
+        struct = self.kernel.library.struct("RotaryTables")
+        fields = (struct(cos.data_ptr(), sin.data_ptr(), cos.shape[-1]) for cos, sin in rotary)
+        return (struct * len(rotary))(*fields)
+
+    def _layer(self, layer: LayerForward, rotary: int, backend: CPUAttention) -> ctypes.Structure:
         heads, facts = layer.attention.heads, layer.attention.hook.layer
         return self.kernel.library.struct("DecoderLayer")(
             qkv=self._weight(layer.attention.qkv),
             out=self._weight(layer.attention.out),
             gate_up=self._weight(layer.mlp.gate_up),
             down=self._weight(layer.mlp.down),
-            before=self._norm(layer.before),
-            between=self._norm(layer.between),
+            **{name: self._norm(norm) for name, norm in layer.norms._asdict().items()},
             query=self._norm(heads.query),
             key=self._norm(heads.key),
             query_heads=heads.num_query,
             head_size=heads.head_size,
             act=layer.mlp.act,
+            rotary=rotary,
             group=backend.store.group(facts.index),
             attention=ctypes.addressof(backend.call(facts)),
         )

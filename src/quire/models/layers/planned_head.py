@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from quire.models.layers.decoder_parts import has_decoder_parts, logit_cap
 from quire.models.layers.greedy_head import LEAST_SHARE
 from quire.models.layers.linears import packable
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.module_replacement import has_decoder_parts
 from quire.models.native.linear.candidates import CandidateKernel
 
 
@@ -32,10 +32,10 @@ class PlannedHead:
 
 def plan_greedy_head(module: nn.Module, kernels: ModelKernels | None) -> PlannedHead | None:
     """Return the greedy head that a module on the meta device would have, or None. One is given to
-    a decoder that computes as a plain one does, which is taken of one that has the same parts."""
+    a decoder that computes as its parts do, which is taken of one that has the same parts."""
     if kernels is None or kernels.candidates is None or not kernels.are_exact:
         return None
-    if not has_decoder_parts(module):
+    if not has_decoder_parts(module) or logit_cap(module) is not None:
         return None
     head = module.get_submodule("lm_head")
     if not isinstance(head, nn.Linear) or head.bias is not None:

@@ -24,8 +24,8 @@ from torch import nn
 
 from quire.models.config import FailedCheck, LayerFacts, ModelDtype
 from quire.models.kv.huge_pages import return_free_memory
+from quire.models.layers.decoder_parts import has_decoder_parts
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.module_replacement import has_decoder_parts
 from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head

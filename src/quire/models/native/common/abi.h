@@ -200,10 +200,12 @@ QUIRE_STRUCT(NormWeight,
     int64_t kind;
 )
 
+// y = x + attended(attention(before(x))), then y + finished(mlp(between(y))), where these are norms.
 QUIRE_STRUCT(DecoderLayer,
     LinearWeight qkv, out, gate_up, down;
-    NormWeight before, between, query, key;
-    int64_t query_heads, head_size, act, group;  // its KV cache group
+    NormWeight before, attended, between, finished, query, key;
+    int64_t query_heads, head_size, act;
+    int64_t group, rotary;  // its KV cache group, its rotary embeddings
     const AttentionCall* attention;  // what stays the same from step to step
 )
 
@@ -214,18 +216,22 @@ QUIRE_STRUCT(GroupTables,
     int64_t table_stride, table_columns;
 )
 
+QUIRE_STRUCT(RotaryTables,
+    const void *cos, *sin;  // [num_tokens, rotary_dim]
+    int64_t rotary_dim;
+)
+
 QUIRE_STRUCT(DecoderCall,
     const DecoderLayer* layers;
     const GroupTables* groups;
+    const RotaryTables* rotary;
     char* states;                   // [num_tokens, hidden_size], overwritten
     char* out;                      // [num_logits, hidden_size]
-    const char *cos, *sin;          // [num_tokens, rotary_dim]
     const int64_t* logits_indices;  // [num_logits], rising
     const int64_t *query_starts, *context_lens;
     char* scratch;
     NormWeight last;
-    int64_t num_layers, hidden_size, rotary_dim, num_tokens, num_logits, num_seqs, is_int8, is_bf16;
-    int64_t num_threads;
+    int64_t num_layers, hidden_size, num_tokens, num_logits, num_seqs, is_int8, is_bf16, num_threads;
 )
 
 // Returns the bytes of scratch for this step.

@@ -122,7 +122,7 @@ inline void load_row(const uint32_t* b, floats (&row)[VECTORS]) {
 // SPLIT partial sums, the i-th of every SPLIT-th element of depth from the i-th on, added up in
 // pairs of neighbours: the order in which `score` of direct.h adds.
 template <class Way, int SPLIT, int ROWS, int VECTORS>
-__attribute__((noinline)) void multiply_split_tile(const Product& p, int64_t column) {
+__attribute__((always_inline)) inline void multiply_split_tile(const Product& p, int64_t column) {
     floats sums[SPLIT][ROWS][VECTORS] = {};
     const uint32_t *a = p.a, *b = p.b + column;
     for (int64_t k = 0; k < p.depth; k += SPLIT)
@@ -147,7 +147,7 @@ __attribute__((noinline)) void multiply_split_tile(const Product& p, int64_t col
 }
 
 template <class Way, int SPLIT, int ROWS>
-void multiply_split_rows(const Product& p, int64_t columns) {
+__attribute__((noinline)) void multiply_split_rows(const Product& p, int64_t columns) {
     int64_t at = 0;
     for (; at + 2 * LANES <= columns; at += 2 * LANES)
         multiply_split_tile<Way, SPLIT, ROWS, 2>(p, at);

@@ -1,4 +1,4 @@
-// All layers of a plain decoder in one call: the same kernels as in single calls, in the same order,
+// All layers of a decoder in one call: the same kernels as in single calls, in the same order,
 // with nothing between them that could let the threads go to sleep.
 #include "common/common.h"
 
@@ -103,20 +103,33 @@ struct Run {
                (float*)y, d.num_threads);
     }
 
-    void norm(const char* added, int64_t rows, const NormWeight& by, char* out) const {
-        quire_norm(d.is_bf16, d.states, added, by.weight, rows, d.hidden_size, by.epsilon, by.kind,
-                   out, d.num_threads);
+    // Adds `added` to x, unless it is null.
+    void norm(char* x, const char* added, int64_t rows, const NormWeight& by, char* out) const {
+        quire_norm(d.is_bf16, x, added, by.weight, rows, d.hidden_size, by.epsilon, by.kind, out,
+                   d.num_threads);
+    }
+
+    // Returns where the normed rows are: in `out`, or in x itself if the layer has no such norm.
+    char* norm_if_any(char* x, int64_t rows, const NormWeight& by, char* out) const {
+        if (!by.weight) return x;
+        norm(x, nullptr, rows, by, out);
+        return out;
+    }
+
+    void add(const char* projected, int64_t rows) const {
+        quire_sum(d.is_bf16, d.states, projected, rows, d.hidden_size, d.states, d.num_threads);
     }
 
     // False: a slot or a block outside of the store.
     bool attend(const DecoderLayer& layer) const {
-        norm(nullptr, d.num_tokens, layer.before, buffers.normed);
-        multiply(buffers.normed, d.num_tokens, layer.qkv, buffers.qkv);
+        const char* x = norm_if_any(d.states, d.num_tokens, layer.before, buffers.normed);
+        multiply(x, d.num_tokens, layer.qkv, buffers.qkv);
         AttentionCall call = call_of(d, layer, buffers);
+        const RotaryTables& by = d.rotary[layer.rotary];
         quire_rope(d.is_bf16, buffers.qkv, d.num_tokens, layer.qkv.num_rows, layer.query_heads,
-                   call.kv_heads, layer.head_size, d.cos, d.sin, d.rotary_dim, layer.query.weight,
-                   layer.key.weight, layer.query.epsilon, layer.key.epsilon, layer.query.kind,
-                   d.num_threads);
+                   call.kv_heads, layer.head_size, by.cos, by.sin, by.rotary_dim,
+                   layer.query.weight, layer.key.weight, layer.query.epsilon, layer.key.epsilon,
+                   layer.query.kind, d.num_threads);
         return quire_attend(&call) == 0;
     }
 
@@ -127,29 +140,37 @@ struct Run {
             memmove(rows + i * num_bytes, rows + d.logits_indices[i] * num_bytes, size_t(num_bytes));
     }
 
-    void mlp(const DecoderLayer& layer, int64_t rows) const {
+    // From x to `projected`.
+    void mlp(const DecoderLayer& layer, const char* x, int64_t rows) const {
         const LinearWeight &w = layer.gate_up, &down = layer.down;
 #if QUIRE_HAS_TILES
         if (d.is_bf16 && !d.is_int8 &&
             quire_compressed_bf16_mlp(
-                (const uint16_t*)buffers.normed, rows, w.packed, (const uint16_t*)w.bias,
-                w.num_rows, w.num_columns, layer.act, down.packed, (const uint16_t*)down.bias,
-                down.num_rows, (uint16_t*)buffers.gated, (uint16_t*)buffers.projected,
-                buffers.arranged, d.num_threads))
+                (const uint16_t*)x, rows, w.packed, (const uint16_t*)w.bias, w.num_rows,
+                w.num_columns, layer.act, down.packed, (const uint16_t*)down.bias, down.num_rows,
+                (uint16_t*)buffers.gated, (uint16_t*)buffers.projected, buffers.arranged,
+                d.num_threads))
             return;
 #endif
-        multiply(buffers.normed, rows, w, buffers.gate_up);
+        multiply(x, rows, w, buffers.gate_up);
         quire_gate(d.is_bf16, buffers.gate_up, rows, w.num_rows / 2, layer.act, buffers.gated,
                    d.num_threads);
         multiply(buffers.gated, rows, down, buffers.projected);
     }
 
     void finish(const DecoderLayer& layer, int64_t rows) const {
-        multiply(buffers.attended, rows, layer.out, buffers.projected);
-        norm(buffers.projected, rows, layer.between, buffers.normed);
-        mlp(layer, rows);
-        quire_sum(d.is_bf16, d.states, buffers.projected, rows, d.hidden_size, d.states,
-                  d.num_threads);
+        char *const projected = buffers.projected, *x = d.states;
+        multiply(buffers.attended, rows, layer.out, projected);
+        norm_if_any(projected, rows, layer.attended, projected);
+        if (layer.between.weight) {
+            x = buffers.normed;
+            norm(d.states, projected, rows, layer.between, x);
+        } else {
+            add(projected, rows);
+        }
+        mlp(layer, x, rows);
+        norm_if_any(projected, rows, layer.finished, projected);
+        add(projected, rows);
     }
 
     bool all() const {
@@ -164,7 +185,7 @@ struct Run {
             }
             finish(layer, rows);
         }
-        norm(nullptr, d.num_logits, d.last, d.out);
+        norm(d.states, nullptr, d.num_logits, d.last, d.out);
         return true;
     }
 };
