@@ -151,7 +151,7 @@ def test_a_model_is_told_with_its_kernels_and_cost() -> None:
     found = model_findings_of(BUNDLED)
     assert {each.level for each in found.values()} == {Level.OK}
     assert "says the same alone" in found["code"].text
-    assert "plain decoder" in found["layers"].text
+    assert "in one call" in found["layers"].text
     assert found["memory"].figures["weight_bytes"] > 2**20
     assert found["speed"].figures["floor_ms"] > 0
 

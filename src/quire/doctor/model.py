@@ -53,7 +53,7 @@ def _code_findings(folder: Path) -> Iterator[Finding]:
     else:
         yield ok(
             "layers",
-            "not of the parts that one call takes: the kernels take norms, MLPs and attention one by "
+            "of other parts than one call takes: the kernels take norms, MLPs and attention one by "
             "one, with Python between them",
         )
 
