@@ -15,7 +15,13 @@ from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Sampling, Stopping, ThinkingBudget
+from quire.scheduler.request import (
+    NewRequest,
+    ReasoningTags,
+    Sampling,
+    Stopping,
+    ThinkingBudget,
+)
 from quire.server.grammars.compose import compose
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -69,7 +75,8 @@ class Served:
 
     def request(self, name: str, grammar: str, budget: ThinkingBudget | None = None) -> NewRequest:
         prompt = self.text.encode("Hello", add_special_tokens=True)
-        sampling = Sampling(seed=1, grammar=grammar, thinking_budget=budget)
+        tags = None if budget is None else ReasoningTags("", THINK.closes)
+        sampling = Sampling(seed=1, grammar=grammar, reasoning_tags=tags, thinking_budget=budget)
         return NewRequest(
             name, prompt, sampling, Stopping(MAX_TOKENS, eos_token_ids=(self.end_id,))
         )
