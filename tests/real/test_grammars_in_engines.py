@@ -1,14 +1,10 @@
 """Engines over small random models with real tokenizers: enforced calls, a text that is forced
 whole, and an answer after reasoning, alone and in one batch."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
@@ -30,6 +26,7 @@ from quire.server.parsers.output_parser import ParserOptions
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.real.models import real_folder
+from tests.real.random_model import write_random_model
 from tests.real.test_grammars import NAMES
 from tests.server.parsers.outputs import Read, read
 
@@ -45,24 +42,7 @@ class Served:
 
     def __init__(self, folder: Path, into: Path) -> None:
         self.text: TextTokenizer = load_tokenizer(str(folder), None)
-        name = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
-        end = name if isinstance(name, str) else name["content"]
-        self.end_id = self.text.added_tokens[end]
-        for each in folder.glob("tokenizer*.json"):
-            shutil.copy(each, into)
-        config = LlamaConfig(
-            vocab_size=self.text.num_tokens,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=512,
-            eos_token_id=self.end_id,
-            tie_word_embeddings=True,
-        )
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(into)
+        self.end_id = write_random_model(folder, into, max_len=512)
         self.engine: Engine = build_engine(
             EngineConfig(
                 ModelConfig(str(into), device="cpu", dtype=ModelDtype.FLOAT32),
