@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from quire.engine.grammar.tokenizer_facts import read_facts
-from quire.scheduler.request import ThinkingBudget
+from quire.scheduler.request import ReasoningTags, ThinkingBudget
 from quire.server.grammars.compose import compose
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -108,6 +108,19 @@ def test_reasoning_is_closed_by_the_tokens_of_its_tag(outputs: Outputs, is_open:
         assert read(outputs.pieces(output, tags), options).content == "yes"
     word = outputs.text.encode("why", add_special_tokens=False)[-1:]
     assert not is_open or outputs.takes(grammar, (*word, *closes))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_masks_of_reasoning_are_the_same_for_every_request(outputs: Outputs, is_open: bool) -> None:
+    specials = outputs.text.special_tokens
+    prompt = THINK.opens if is_open else "Hi"
+    body = 'body: %json {"type": "object"}'
+    grammar = compose(body, THINK, prompt=prompt, special_tokens=specials)
+    tags = ReasoningTags("" if is_open else THINK.opens, THINK.closes)
+    texts = ("<", "</", "</think", "</thin", "\n", "<think>", "</think>", "\U0001f9d1", "a <b>")
+    often = [outputs.text.encode(each, add_special_tokens=False) for each in texts]
+    for seed in range(3):
+        assert outputs.has_same_masks(grammar, tags, seed, often)
 
 
 def test_tokens_of_bytes_are_as_the_model_has_them() -> None:

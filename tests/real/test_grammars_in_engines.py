@@ -1,21 +1,23 @@
 """Engines over small random models with real tokenizers: enforced calls, a text that is forced
 whole, and an answer after reasoning, alone and in one batch."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Sampling, Stopping, ThinkingBudget
+from quire.scheduler.request import (
+    NewRequest,
+    ReasoningTags,
+    Sampling,
+    Stopping,
+    ThinkingBudget,
+)
 from quire.server.grammars.compose import compose
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -24,6 +26,7 @@ from quire.server.parsers.output_parser import ParserOptions
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.real.models import real_folder
+from tests.real.random_model import write_random_model
 from tests.real.test_grammars import NAMES
 from tests.server.parsers.outputs import Read, read
 
@@ -39,24 +42,7 @@ class Served:
 
     def __init__(self, folder: Path, into: Path) -> None:
         self.text: TextTokenizer = load_tokenizer(str(folder), None)
-        name = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
-        end = name if isinstance(name, str) else name["content"]
-        self.end_id = self.text.added_tokens[end]
-        for each in folder.glob("tokenizer*.json"):
-            shutil.copy(each, into)
-        config = LlamaConfig(
-            vocab_size=self.text.num_tokens,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=512,
-            eos_token_id=self.end_id,
-            tie_word_embeddings=True,
-        )
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(into)
+        self.end_id = write_random_model(folder, into, max_len=512)
         self.engine: Engine = build_engine(
             EngineConfig(
                 ModelConfig(str(into), device="cpu", dtype=ModelDtype.FLOAT32),
@@ -69,7 +55,8 @@ class Served:
 
     def request(self, name: str, grammar: str, budget: ThinkingBudget | None = None) -> NewRequest:
         prompt = self.text.encode("Hello", add_special_tokens=True)
-        sampling = Sampling(seed=1, grammar=grammar, thinking_budget=budget)
+        tags = None if budget is None else ReasoningTags("", THINK.closes)
+        sampling = Sampling(seed=1, grammar=grammar, reasoning_tags=tags, thinking_budget=budget)
         return NewRequest(
             name, prompt, sampling, Stopping(MAX_TOKENS, eos_token_ids=(self.end_id,))
         )

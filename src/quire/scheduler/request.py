@@ -31,6 +31,15 @@ class ThinkingBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningTags:
+    """The tags around the reasoning that a grammar allows before an answer: any text up to the
+    first `closes`. `opens` begins it, and no answer; it is empty where the prompt has begun it."""
+
+    opens: str
+    closes: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """The parameters by which the next token is sampled. Token ids are of the model's vocabulary.
 
@@ -38,7 +47,8 @@ class Sampling:
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
     (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
     token's, with n also those of the n likeliest; `logprob_token_ids` are scored beside these.
-    `grammar`, serialised for llguidance, is what the output must be of; empty for any output.
+    `grammar`, serialised for llguidance, is what the output must be of; empty for any output. Where
+    it begins with a reasoning, `reasoning_tags` say so, so that its masks need not be computed.
     Without a `thinking_budget` the model reasons as long as it likes. `allowed_token_ids` are all
     that may be sampled, any if empty; `bad_words` are sequences, of one token or more, that the
     output never holds.
@@ -58,6 +68,7 @@ class Sampling:
     num_logprobs: int | None = None
     logprob_token_ids: tuple[int, ...] = ()
     grammar: str = ""
+    reasoning_tags: ReasoningTags | None = None
     thinking_budget: ThinkingBudget | None = None
 
 

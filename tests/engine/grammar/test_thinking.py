@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quire.engine.engine import Engine
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, ThinkingBudget
+from quire.scheduler.request import NewRequest, ReasoningTags, ThinkingBudget
 from quire.server.grammars.compose import compose
 from quire.server.parsers.formats import ReasoningFormatName
 from tests.engine.grammar.test_grammars import (
@@ -47,7 +47,10 @@ def thinking(index: int, max_tokens: int) -> NewRequest:
     )
     plain = request(index, grammar)
     budget = ThinkingBudget(max_tokens, OPENS, CLOSES, is_open=True)
-    return replace(plain, sampling=replace(plain.sampling, thinking_budget=budget))
+    tags = ReasoningTags("", THINK.closes)
+    return replace(
+        plain, sampling=replace(plain.sampling, reasoning_tags=tags, thinking_budget=budget)
+    )
 
 
 @pytest.fixture(scope="module")

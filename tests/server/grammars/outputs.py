@@ -12,7 +12,7 @@ from quire.engine.grammar.exact_tokenizer import build_vocabulary, read_tokenize
 from quire.engine.grammar.grammars import Grammars, build_grammars
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
-from quire.scheduler.request import Sampling, Stopping, ThinkingBudget
+from quire.scheduler.request import ReasoningTags, Sampling, Stopping, ThinkingBudget
 from quire.server.grammars.answers import answer
 from quire.server.grammars.compose import compose
 from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
@@ -20,6 +20,7 @@ from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 MAX_TOKENS = 1500
+MAX_WALK = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Outputs:
         half the time, and later on at once."""
         if not self._compile(grammar):
             return None
-        state, random, ids = self._state(grammar, budget), Random(seed), list[int]()
+        tags = None if budget is None else self._tags(budget)
+        state, random, ids = self._state(grammar, budget, tags), Random(seed), list[int]()
         while len(ids) < MAX_TOKENS:
             allowed = self._allowed(state)
             if state.has_failed:
@@ -80,7 +82,7 @@ class Outputs:
     def _follow(self, grammar: str, token_ids: Sequence[int]) -> SamplingState | None:
         if not self._compile(grammar):
             return None
-        state = self._state(grammar, None)
+        state = self._state(grammar)
         for token_id in token_ids:
             if token_id not in self._allowed(state):
                 return None
@@ -94,8 +96,42 @@ class Outputs:
         (compiled,) = self.grammars.take_compiled()
         return not compiled.has_failed
 
-    def _state(self, grammar: str, budget: ThinkingBudget | None) -> SamplingState:
-        sampling = Sampling(grammar=grammar, thinking_budget=budget)
+    def has_same_masks(
+        self, grammar: str, tags: ReasoningTags, seed: int, often: Sequence[Sequence[int]]
+    ) -> bool:
+        """Return whether the masks of an output are those that are computed for each token alone.
+        Its tokens are drawn from all, and from those pieces that are to come `often`."""
+        assert self._compile(grammar)
+        states, random = (self._state(grammar), self._state(grammar, tags=tags)), Random(seed)
+        piece: Sequence[int] = ()
+        for _ in range(MAX_WALK):
+            allowed, same = (self._allowed(state) for state in states)
+            if allowed != same:
+                return False
+            piece = piece or (random.choice(often) if random.random() < 0.8 else ())
+            is_written = bool(piece) and piece[0] in allowed
+            token_id = piece[0] if is_written else random.choice(allowed)
+            piece = piece[1:] if is_written else ()
+            if token_id == self.end_id:
+                break
+            for state in states:
+                state.append(token_id)
+        return True
+
+    def _tags(self, budget: ThinkingBudget) -> ReasoningTags:
+        opens, closes = (
+            self.text.decode(tag, skip_special_tokens=False).strip()
+            for tag in (budget.opens, budget.closes)
+        )
+        return ReasoningTags("" if budget.is_open else opens, closes)
+
+    def _state(
+        self,
+        grammar: str,
+        budget: ThinkingBudget | None = None,
+        tags: ReasoningTags | None = None,
+    ) -> SamplingState:
+        sampling = Sampling(grammar=grammar, reasoning_tags=tags, thinking_budget=budget)
         stopping = Stopping(MAX_TOKENS, eos_token_ids=(self.end_id,))
         context = ProcessorContext(sampling, stopping, (1,), 1, self.grammars.token_bytes)
         return build_sampling_state(context, constraint=self.grammars.build_processor(context))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from quire.scheduler.request import ThinkingBudget
+from quire.scheduler.request import ReasoningTags, ThinkingBudget
 from quire.server.grammars.compose import compose
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -134,6 +134,24 @@ def test_a_budget_closes_the_reasoning_before_an_answer(
     assert found.content in ("yes", "no<x>")
     most = len(opens) + MAX_TOKENS + NUM_PUT_OFF + len(closes)
     assert len(output.token_ids) <= most + NUM_OF_ANSWER
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("way", Tags)
+@given(st.sampled_from(Kind), st.integers(0, 2**32))
+@cases(15)
+def test_masks_of_reasoning_are_the_same_for_every_request(
+    made: Made, way: Tags, is_open: bool, kind: Kind, seed: int
+) -> None:
+    """Wherever a tag or a character has begun, and where the reasoning ends."""
+    outputs = made(kind, TAGS, way)
+    grammar = reasoned(outputs, THINK.opens if is_open else "Hi")
+    tags = ReasoningTags("" if is_open else THINK.opens, THINK.closes)
+    plain, closes = made(kind, (), Tags.TEXT).text, THINK.closes
+    texts = (THINK.opens, *(closes[:length] for length in range(1, len(closes) + 1)), "é")
+    often = [plain.encode(each, add_special_tokens=False) for each in texts]
+    often += [outputs.text.encode(each, add_special_tokens=False) for each in TAGS]
+    assert outputs.has_same_masks(grammar, tags, seed, often)
 
 
 def reasoned(outputs: Outputs, prompt: str) -> str:

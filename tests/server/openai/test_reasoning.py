@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.scheduler.request import ThinkingBudget
+from quire.scheduler.request import ReasoningTags, ThinkingBudget
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
 from tests.server.grammars.matching import accepts
@@ -191,6 +191,35 @@ def test_an_output_is_of_its_grammar_after_the_reasoning(
     assert "".join(each.get("reasoning_content") or "" for each in parts) == "Is it {?"
     assert "".join(each.get("content") or "" for each in parts) == '{"n":1}'
     assert choices[-1]["finish_reason"] == "stop"
+
+
+ANALYSIS = ReasoningTags("<|channel|>analysis<|message|>", "<|end|>")
+AN_OBJECT = {"response_format": {"type": "json_object"}}
+A_CHOICE = {"guided_choice": ["<think>", "yes"]}
+A_CALL = {"tools": [TOOL], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "opened", "open_to_come"),
+    [
+        (AN_OBJECT, ReasoningTags("", "</think>"), ANALYSIS),
+        (A_CALL, ReasoningTags("", "</think>"), ANALYSIS),
+        (A_CALL | AN_OBJECT, ReasoningTags("", "</think>"), ANALYSIS),
+        (A_CHOICE, ReasoningTags("", "</think>"), None),
+        ({"tools": [strict(TOOL)]}, ReasoningTags("", "</think>"), None),
+        ({}, None, None),
+    ],
+)
+def test_the_engine_is_told_of_a_reasoning_that_no_answer_begins_like(
+    thinking: Served,
+    channels: Served,
+    fields: dict[str, object],
+    opened: ReasoningTags | None,
+    open_to_come: ReasoningTags | None,
+) -> None:
+    for served, tags in ((thinking, opened), (channels, open_to_come)):
+        assert served.chat(messages=HELLO, **fields).status_code == 200
+        assert served.engine.submitted[-1].sampling.reasoning_tags == tags
 
 
 def test_an_output_cut_in_its_reasoning_counts_each_token_once(

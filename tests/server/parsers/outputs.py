@@ -68,12 +68,12 @@ def options(name: ToolFormatName, *, in_reasoning: bool = False) -> ParserOption
     return ParserOptions(name.value, TOOLS, reasoning=THINK, in_reasoning=in_reasoning)
 
 
-def read(parts: Iterable[str], given: ParserOptions) -> Read:
-    """Return what comes out where the text comes in these parts."""
+def read(parts: Iterable[str], given: ParserOptions, *, is_cut: bool = False) -> Read:
+    """Return what comes out where the text comes in these parts, and was cut or ended by itself."""
     parser, output = OutputParser(given), Read()
     for part in parts:
         for event in parser.feed(part):
             output.add(event)
-    for event in parser.end():
+    for event in parser.end(is_cut=is_cut):
         output.add(event)
     return output

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from quire.engine.grammar.reasoning_masks import ReasoningMasks
 from quire.engine.sampling.logits_processor import RowEdits
 from quire.models.native.sampling.sampling import num_mask_words
 
@@ -42,7 +43,8 @@ def forced_tokens(matcher: TokenMatcher) -> Sequence[int]:
 @dataclass(slots=True)
 class GrammarProcessor:
     """Allows the tokens that `matcher` allows after those it has taken, and end-of-sequence tokens
-    where the grammar may end. The mask of a token is computed once.
+    where the grammar may end. The mask of a token is computed once; within `reasoning`, where there
+    is one, only if no request of the grammar has met it.
 
     Forced tokens are looked for at the start and after each token that was not forced itself. They
     wait in a queue, so that an output is the same whether they are sampled one by one or taken at
@@ -56,6 +58,7 @@ class GrammarProcessor:
     matcher: TokenMatcher
     max_tokens: int
     end_id: int | None = None
+    reasoning: ReasoningMasks | None = None
     has_failed: bool = False
     _forced: deque[int] = field(default_factory=deque)
     _mask: torch.Tensor | None = None
@@ -74,6 +77,8 @@ class GrammarProcessor:
 
     def accept(self, token_id: int) -> None:
         self._mask = None
+        if self.reasoning is not None:
+            self.reasoning.accept(token_id)
         self.has_failed = self.has_failed or not self.matcher.consume_token(token_id)
         if not self.has_failed:
             self._go_on(token_id)
@@ -96,11 +101,20 @@ class GrammarProcessor:
             edits.decide(self._forced[0])
             return
         if self._mask is None:
-            self._mask = self._compute_mask(edits.vocab_size)
+            self._mask = self._find_mask(edits.vocab_size)
         if self.has_failed or self.matcher.is_error() or not self._mask.any():
             edits.fail()
         else:
             edits.allow(self._mask)
+
+    def _find_mask(self, vocab_size: int) -> torch.Tensor:
+        known = None if self.reasoning is None else self.reasoning.mask
+        if known is not None:
+            return known
+        mask = self._compute_mask(vocab_size)
+        if self.reasoning is not None and not self.matcher.is_error():
+            self.reasoning.keep(mask)
+        return mask
 
     def _compute_mask(self, vocab_size: int) -> torch.Tensor:
         """Return int32 [num_mask_words(vocab_size)]: bit i of word w is token 32 w + i."""

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch import Tensor
+
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
 from quire.engine.grammar.grammar_processor import GrammarProcessor, TokenMatcher, forced_tokens
 from quire.engine.grammar.limits import parser_limits
+from quire.engine.grammar.reasoning_masks import ReasoningMasks
 from quire.engine.sampling.logits_processor import ProcessorContext
 
 if TYPE_CHECKING:
@@ -27,10 +30,12 @@ Compile = Callable[[str], TokenMatcher]
 
 
 class CompiledGrammar(NamedTuple):
-    """A matcher that has taken no token, and the tokens that every output begins with."""
+    """A matcher that has taken no token, the tokens that every output begins with, and the masks
+    that are kept of the reasoning before an answer."""
 
     matcher: TokenMatcher
     forced: tuple[int, ...]
+    reasoning_masks: dict[bytes, Tensor]
 
 
 class CompiledRequest(NamedTuple):
@@ -76,7 +81,7 @@ class Grammars:
         forced = tuple(forced_tokens(matcher))
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return CompiledGrammar(matcher, forced)
+        return CompiledGrammar(matcher, forced, {})
 
     def release(self, request_id: str) -> None:
         """Note that a request has ended, whether it had a grammar or not."""
@@ -114,7 +119,10 @@ class Grammars:
         compiled, stopping = self._compiled[grammar].result(), context.stopping
         matcher = compiled.matcher.deep_copy()
         end_id = next(iter(stopping.eos_token_ids), None)
-        processor = GrammarProcessor(matcher, stopping.max_tokens, end_id)
+        tags, reasoning = context.sampling.reasoning_tags, None
+        if tags is not None and self.token_bytes:
+            reasoning = ReasoningMasks(tags, self.token_bytes, compiled.reasoning_masks)
+        processor = GrammarProcessor(matcher, stopping.max_tokens, end_id, reasoning)
         processor.force(compiled.forced)
         for token_id in context.output_ids:
             processor.accept(token_id)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from quire.scheduler.request import ReasoningTags
 from quire.server.parsers.formats import ReasoningFormat
 
 ANY_TEXT = "/(?s:.*)/"
@@ -18,13 +19,15 @@ _SPACE = r"/[ \t\r\n]{1,4}/"
 
 class Grammar(NamedTuple):
     """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path; of
-    `warnings` the client is told. `parts` are grammars of which one is wrong if the whole is."""
+    `warnings` the client is told. `parts` are grammars of which one is wrong if the whole is.
+    `reasoning_tags` are those of the reasoning that it begins with, if they tell where that is."""
 
     text: str
     kind: str
     field: str
     warnings: tuple[str, ...] = ()
     parts: tuple["Grammar", ...] = ()
+    reasoning_tags: ReasoningTags | None = None
 
 
 ANYTHING = Grammar("", "", "")

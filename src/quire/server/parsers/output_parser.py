@@ -2,7 +2,8 @@
 come out. The events joined are the same for every split.
 
 Nothing is lost: what turns out not to be a call is content. Markup, and the white space beside it,
-reaches neither content nor reasoning. In an answer that a grammar enforces nothing is markup.
+reaches neither content nor reasoning. In an answer that a grammar enforces nothing is markup. Where
+a text was cut off before it said whether a call comes, what had come of the call is dropped.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ class ParserOptions:
     in_reasoning: the prompt has opened the reasoning.
     is_enforced: a grammar holds the output to reasoning, then calls alone or an answer, whose text
         may hold anything.
+    has_calls_alone: the grammar allows no answer beside calls.
     is_thought_out: the prompt has closed the reasoning, so that an enforced answer has none.
     """
 
@@ -40,6 +42,7 @@ class ParserOptions:
     reasoning: ReasoningFormat | None = None
     in_reasoning: bool = False
     is_enforced: bool = False
+    has_calls_alone: bool = False
     is_thought_out: bool = False
 
     @property
@@ -62,26 +65,26 @@ class _Prose:
         self, make: type[ContentDelta] | type[ReasoningDelta], events: list[Event]
     ) -> None:
         self.is_blank = True
+        self.is_after_tag = False
         self._make = make
         self._events = events
         self._space: list[str] = []
-        self._is_after_tag = False
 
     def add(self, text: str) -> None:
-        if self._is_after_tag:
+        if self.is_after_tag:
             text = text.lstrip(SPACE)
         words = text.rstrip(SPACE)
         if words:
             self._events.append(self._make("".join((*self._space, words))))
             self._space.clear()
-            self.is_blank = self._is_after_tag = False
+            self.is_blank = self.is_after_tag = False
         if len(words) < len(text):
             self._space.append(text[len(words) :])
 
     def meet_tag(self) -> None:
         """Drop the white space before a tag, and that which comes after it."""
         self._space.clear()
-        self._is_after_tag = True
+        self.is_after_tag = True
 
     def end(self) -> None:
         """Give out the white space that ends the text."""
@@ -103,6 +106,7 @@ class OutputParser:
         self._owed: str | None = None
         self._run = self._read()
         self._has_ended = False
+        self._is_opened = False
         self.in_reasoning = options.in_reasoning
 
     @property
@@ -120,10 +124,20 @@ class OutputParser:
         self._source.feed(text)
         return self._advance()
 
-    def end(self) -> list[Event]:
-        """Return the events that are left once the text is complete."""
+    def end(self, *, is_cut: bool = False) -> list[Event]:
+        """Return the events that are left once the text is complete. Where it `is_cut`, by a limit
+        or a stop string, the beginning of a call whose name has not come is no content."""
+        drops = is_cut and self._awaits_call
         self._source.end()
-        return self._advance()
+        events = self._advance()
+        return [each for each in events if not isinstance(each, ContentDelta)] if drops else events
+
+    @property
+    def _awaits_call(self) -> bool:
+        """Whether text that is still undecided can hardly be anything but part of a call: a tag has
+        opened a section, nothing but calls may come, or nothing has come since the last one."""
+        is_after_call = self._writer.num_begun > 0 and self._content.is_after_tag
+        return self._is_opened or self._options.has_calls_alone or is_after_call
 
     def _advance(self) -> list[Event]:
         if self._has_ended:
@@ -277,6 +291,7 @@ class OutputParser:
         num_begun = self._writer.num_begun
         self._source.mark()
         self._source.take(len(tag))
+        self._is_opened = tag in self._format.opens and not self._options.is_enforced
         try:
             yield from self._read_calls(self._format)
         except NotACall:
@@ -286,6 +301,7 @@ class OutputParser:
                 self._owed = self._format.closes or None
         if not tag:
             self._owed = None
+        self._is_opened = False
         self._source.unmark()
         if self._writer.num_begun == num_begun:
             self._content.add(self._source.take(len(tag) or 1))

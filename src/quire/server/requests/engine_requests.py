@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from quire.cache.sharing import SharingTerms
 from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping, ThinkingBudget
 from quire.server.errors import RequestError
+from quire.server.grammars.compose import ANYTHING, Grammar
 from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.fields import GenerationFields
@@ -42,7 +43,7 @@ class EngineRequestBuilder:
     logprobs: NumLogprobs
     seed: int
     tenant: Tenant
-    grammar: str = ""
+    grammar: Grammar = ANYTHING
     thinking_budget: ThinkingBudget | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
 
@@ -54,7 +55,8 @@ class EngineRequestBuilder:
         sampling = replace(
             self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size),
             num_logprobs=self._num_logprobs,
-            grammar=self.grammar,
+            grammar=self.grammar.text,
+            reasoning_tags=self.grammar.reasoning_tags,
             thinking_budget=self.thinking_budget,
             bad_words=self.bad_words,
         )

@@ -140,7 +140,7 @@ class InputProcessor(NamedTuple):
         grammar = tokenized.grammar or ANYTHING
         builder = replace(
             builder,
-            grammar=grammar.text,
+            grammar=grammar,
             thinking_budget=tokenized.thinking_budget,
             bad_words=tokenized.bad_words,
         )

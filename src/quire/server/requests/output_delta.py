@@ -33,6 +33,11 @@ class Ending(NamedTuple):
     num_whole: int = 0
     num_broken: int = 0
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a limit, the client or a string or token that it named ended the output."""
+        return self.finish_reason != "stop" or self.stop_reason is not None
+
 
 class CallDelta(NamedTuple):
     """A part of a tool call, or all of it: `id` and `name` come with its first part. A call whose

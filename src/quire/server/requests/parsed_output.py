@@ -61,7 +61,7 @@ class ParsedOutput:
         text."""
         ending = output.ending
         if ending is not None:
-            self._events += self._parser.end()
+            self._events += self._parser.end(is_cut=ending.is_cut)
         events = [self._named(event) for event in self._events]
         self._events = []
         self._num_begun += sum(isinstance(event, CallBegun) for event in events)

@@ -1,6 +1,7 @@
 """Makes the grammar of a request's outputs, and checks which fields a grammar goes with."""
 
 from quire.engine.messages import EngineFacts
+from quire.scheduler.request import ReasoningTags
 from quire.server.errors import RequestError
 from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary
@@ -79,7 +80,20 @@ def output_grammar(
     made = bodies[0] if len(bodies) == 1 else _either(*bodies)
     specials = context.tokenizer.special_tokens
     text = compose(made.text, parsing.reasoning, prompt=prompt, special_tokens=specials)
-    return made._replace(text=text)
+    return made._replace(text=text, reasoning_tags=_reasoning_tags(request, parsing))
+
+
+def _reasoning_tags(request: StructuredFields, parsing: ParserOptions) -> ReasoningTags | None:
+    """Return the tags of the reasoning before an answer. There are none where the answer may begin
+    with the opening tag, as a text or an expression of the client's may."""
+    reasoning, sources = parsing.reasoning, request.grammar_sources
+    if reasoning is None or parsing.is_thought_out:
+        return None
+    if parsing.in_reasoning:
+        return ReasoningTags("", reasoning.closes)
+    is_json = bool(sources) and all(source.kind is GrammarKind.JSON for source in sources)
+    is_told = parsing.has_calls_alone or is_json
+    return ReasoningTags(reasoning.opens, reasoning.closes) if is_told else None
 
 
 def _bodies(

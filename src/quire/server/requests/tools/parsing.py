@@ -23,5 +23,6 @@ def parser_options(request: ChatRequest, prompt: str, context: InputContext) -> 
         in_reasoning=reasoning is not None and shown.endswith(reasoning.opens),
         is_enforced=bool(request.grammar_sources)
         or (form is not None and holds_calls and has_calls_alone(request, form)),
+        has_calls_alone=form is not None and request.requires_calls,
         is_thought_out=reasoning is not None and shown.endswith(reasoning.closes),
     )
