@@ -27,6 +27,11 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
+# Checks and the wheel take a core each.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j2
+endif
+
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -12,8 +12,8 @@ from tests.e2e.server_process import ServerProcess
 NUM_CLIENTS = 32
 MAX_TOKENS = 24
 MAX_MODEL_LEN = 1024
-NUM_BLOCKS = 120
-"""Less than a third of what the prompts of all clients need, and enough for one of full length."""
+NUM_BLOCKS = 80
+"""A quarter of what the prompts of all clients need, and enough for one of full length."""
 TIGHT = (
     *("--max-model-len", str(MAX_MODEL_LEN), "--num-gpu-blocks-override", str(NUM_BLOCKS)),
     *("--swap-space", "1", "--preemption-mode", "swap"),

@@ -27,38 +27,28 @@ def server() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def alone(server: ServerProcess) -> list[Answer]:
-    return crowd.answers_alone(server, prompts(NUM_PROMPTS))
-
-
-@pytest.fixture(scope="module")
 def reference() -> LlamaForCausalLM:
     folder = real_folder("smollm2")
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
+@pytest.fixture(scope="module")
+def answers(server: ServerProcess) -> list[Answer]:
+    """In company, over blocks that are swapped and prefixes that are found."""
     swapped, hits = server.metrics(crowd.SWAPPED, crowd.HITS)
     found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1)
-    assert crowd.others(found, alone) == []
     after_swapped, after_hits = server.metrics(crowd.SWAPPED, crowd.HITS)
     assert after_swapped > swapped, "nothing was preempted: the cache is too large"
     assert after_hits > hits, "no prefix was found"
-
-
-def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
-    restarts = server.metric(crowd.RESTARTS)
-    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
-    assert crowd.others(found, alone) == []
-    assert server.metric(crowd.RESTARTS) == restarts + 1
+    return found
 
 
 def test_each_token_is_the_likeliest_of_transformers(
-    alone: list[Answer], reference: LlamaForCausalLM
+    answers: list[Answer], reference: LlamaForCausalLM
 ) -> None:
     """A text is that of greedy `generate` if each of its tokens is the likeliest after those
     before it; one forward of the whole tells that of all its tokens."""
-    for each in alone[::2][:NUM_FORCED]:
+    for each in answers[::2][:NUM_FORCED]:
         ids = torch.tensor([[*each.prompt_ids, *each.token_ids]])
         with torch.inference_mode():
             logits = reference(ids, logits_to_keep=len(each.token_ids) + 1).logits
@@ -67,8 +57,8 @@ def test_each_token_is_the_likeliest_of_transformers(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_texts_are_those_of_generate(alone: list[Answer], reference: LlamaForCausalLM) -> None:
-    for each in alone:
+def test_texts_are_those_of_generate(answers: list[Answer], reference: LlamaForCausalLM) -> None:
+    for each in answers:
         ids = torch.tensor([each.prompt_ids])
         found = reference.generate(  # type: ignore[misc]
             ids,
@@ -78,3 +68,13 @@ def test_texts_are_those_of_generate(alone: list[Answer], reference: LlamaForCau
         )
         generated = tuple(found[0, ids.shape[1] :].tolist())
         assert generated[: len(each.token_ids)] == each.token_ids
+
+
+@pytest.mark.long
+def test_texts_over_a_restart_equal_those_before(
+    server: ServerProcess, answers: list[Answer]
+) -> None:
+    restarts = server.metric(crowd.RESTARTS)
+    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
+    assert crowd.others(found, answers) == []
+    assert server.metric(crowd.RESTARTS) == restarts + 1

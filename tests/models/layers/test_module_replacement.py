@@ -41,7 +41,8 @@ MORE_FIELDS: dict[str, Fields] = {
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4}
 }
 """EXAONE 4 has layers without rotary embeddings beside those with windows."""
-NORMS_BEHIND = ("gemma2", "gemma3_text", "exaone4", "vaultgemma")
+WITH_IMAGES = "gemma3, text alone"
+NORMS_BEHIND = ("gemma2", "gemma3_text", WITH_IMAGES, "exaone4", "vaultgemma")
 WHOLE_LAYERS = (
     *("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3"),
     *NORMS_BEHIND,
@@ -63,11 +64,19 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(folder: Path, name: str, **more: object) -> Path:
     """`more`: other fields of its configuration."""
     family = SERVED[name]
-    fields = {**family.fields, **WHOLE_PANELS, **MORE_FIELDS.get(name, {}), **more}
+    fields = {**WHOLE_PANELS, **MORE_FIELDS.get(name, {}), **more}
+    fields = {**family.fields, **fields} if name != WITH_IMAGES else of_text(family.fields, fields)
     path = folder / "-".join((name, *map(str, more.values())))
     return (
         path if path.exists() else save_checkpoint(Family(family.model_type, fields=fields), path)
     )
+
+
+def of_text(of_family: Fields, fields: Fields) -> Fields:
+    """The fields of a family that takes images too, with these in its text's configuration."""
+    text = of_family["text_config"]
+    assert isinstance(text, dict)
+    return {**of_family, "text_config": {**text, **fields}}
 
 
 def kinds_in(loaded: LoadedModel) -> set[type]:

@@ -16,6 +16,7 @@ from quire.models.native.decoder.fused import NormParams
 
 MODEL_PARTS = {"model", "lm_head"}
 BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
+TEXT_PART = "language_model"
 SUBLAYERS = {"self_attn", "mlp"}
 NORM_NAMES: tuple[tuple[str | None, ...], ...] = (
     ("input_layernorm", None, "post_attention_layernorm", None),
@@ -59,17 +60,28 @@ def layer_norms(layer: nn.Module, known: Mapping[nn.Module, NormParams]) -> Laye
     return LayerNorms(*norms)
 
 
-def has_decoder_parts(module: nn.Module) -> bool:
-    """Return whether a module is made of a decoder's parts, and may be run as one."""
+def decoder_base(module: nn.Module) -> dict[str, nn.Module] | None:
+    """Return the parts of a causal language model but for its head, by name, where they are a
+    decoder's: those of its text, if it takes images too. None for any other module."""
     parts = dict(module.named_children())
     if parts.keys() != MODEL_PARTS:
-        return False
-    base = dict(parts["model"].named_children())
+        return None
+    text = dict(parts["model"].named_children()).get(TEXT_PART, parts["model"])
+    base = dict(text.named_children())
     if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
+        return None
+    return base
+
+
+def has_decoder_parts(module: nn.Module) -> bool:
+    """Return whether a module is made of a decoder's parts, and may be run as one."""
+    base = decoder_base(module)
+    if base is None:
         return False
-    if decoder_rotary(base["rotary_emb"], len(base["layers"])) is None:
+    layers = list(base["layers"].children())
+    if decoder_rotary(base["rotary_emb"], len(layers)) is None:
         return False
-    return all(norm_names(layer) is not None for layer in base["layers"].children())
+    return all(norm_names(layer) is not None for layer in layers)
 
 
 def decoder_rotary(module: nn.Module, num_layers: int) -> DecoderRotary | None:
@@ -88,5 +100,6 @@ def decoder_rotary(module: nn.Module, num_layers: int) -> DecoderRotary | None:
 def logit_cap(module: nn.Module) -> float | None:
     """Return what the model's logits are capped at, cap * tanh(logits / cap), as its configuration
     says; None where they are not."""
-    cap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
+    config = getattr(module, "config", None)
+    cap = getattr(config and config.get_text_config(), "final_logit_softcapping", None)
     return None if cap is None else float(cap)

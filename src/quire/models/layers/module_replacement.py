@@ -20,8 +20,8 @@ from quire.models.attention.hook import AttentionContext
 from quire.models.hf import HOOK, PagedAttentionHook
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.decoder_parts import (
+    decoder_base,
     decoder_rotary,
-    has_decoder_parts,
     layer_norms,
     layer_parts,
     logit_cap,
@@ -289,10 +289,9 @@ def _forward_of(part: object) -> object:
 def _decoder(
     module: nn.Module, given: ModelKernels, kernels: LayerKernels
 ) -> DecoderForward | None:
-    if not has_decoder_parts(module):
+    base = decoder_base(module)
+    if base is None:
         return None
-    parts = dict(module.named_children())
-    base = dict(parts["model"].named_children())
     forwards = [_forward_of(layer) for layer in base["layers"].children()]
     layers = tuple(forward for forward in forwards if isinstance(forward, LayerForward))
     norm, rotary = _forward_of(base["norm"]), decoder_rotary(base["rotary_emb"], len(forwards))
@@ -307,7 +306,7 @@ def _decoder(
         layers=layers,
         kernels=kernels,
         scale=norm.scale,
-        head=parts["lm_head"],
+        head=module.get_submodule("lm_head"),
         cap=logit_cap(module),
         native=native,
     )
