@@ -112,8 +112,8 @@ def others(found: Sequence[Answer], alone: Sequence[Answer]) -> list[tuple[int, 
 
 
 def skip_if_computed_again_otherwise() -> None:
-    """Skip where AMX adds up a token of bfloat16 that is alone, as in decoding, in another order than
-    one in a chunk, as after a restart."""
+    """Skip where AMX adds up a token of bfloat16 that is alone, as in decoding, in another order
+    than one in a chunk, as after a restart."""
     built = library()
     if built is not None and built.isa == "amx":
         pytest.skip("tiles round a row of one query otherwise: docs/limits.md")
