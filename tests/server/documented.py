@@ -69,7 +69,8 @@ def held_to_document(
 
     def hold(response: httpx.Response) -> None:
         if not documents:
-            documents.append(httpx.get(f"{url}/openapi.json", verify=trust).raise_for_status().text)
+            found = httpx.get(f"{url}/openapi.json", verify=trust, timeout=60)
+            documents.append(found.raise_for_status().text)
         _hold(response, _described(documents[0]))
 
     return hold
