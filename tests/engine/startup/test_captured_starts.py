@@ -64,9 +64,10 @@ def not_graphs(mode: CUDAGraphMode) -> str:
     return f"eager (not cuda_graphs: --cudagraph-mode {mode})"
 
 
+LAUNCHED = not_graphs(CUDAGraphMode.NONE)
 CASES = (
-    Case(CUDAGraphMode.NONE, *[not_graphs(CUDAGraphMode.NONE)] * 2),
-    Case(CUDAGraphMode.PIECEWISE, *[in_pieces(3)] * 2, is_overlapped=False),
+    Case(CUDAGraphMode.NONE, LAUNCHED, LAUNCHED),
+    Case(CUDAGraphMode.PIECEWISE, in_pieces(3), in_pieces(3), is_overlapped=False),
     Case(CUDAGraphMode.FULL_DECODE_ONLY, WHOLE, not_graphs(CUDAGraphMode.FULL_DECODE_ONLY)),
     Case(CUDAGraphMode.FULL_AND_PIECEWISE, WHOLE, in_pieces(4), "gemma2"),
     Case(

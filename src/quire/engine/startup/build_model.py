@@ -28,9 +28,9 @@ from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
 from quire.engine.sampling.build_sampler import warm_up_sampler
 from quire.engine.startup.assemble import OnProgress, assemble, build_runner
-from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load
-from quire.engine.startup.embeddings import embedding_facts
+from quire.engine.startup.embedding.build_encoder import build_encoder_engine
+from quire.engine.startup.embedding.embeddings import embedding_facts
 from quire.engine.startup.graphs import kinds_to_record, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
 from quire.engine.startup.memory import peak_bytes
