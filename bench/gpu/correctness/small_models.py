@@ -1,8 +1,12 @@
 """Small random models of real families, for the checks that compare what an engine says."""
 
+import gc
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import torch
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED, VOCAB
 
@@ -18,6 +22,17 @@ from quire.models.loading.loader import load_model
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 MAX_LEN, BLOCK_SIZE = 96, 8
+
+Result = TypeVar("Result")
+
+
+class Way(NamedTuple):
+    """A way in which the steps of an engine are taken and launched. Its `memory` has a size, since
+    several checks share a device."""
+
+    memory: MemoryConfig
+    scheduling: SchedulingConfig
+    mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY
 
 
 def checkpoint(name: str, place: Place) -> Path:
@@ -44,22 +59,27 @@ def load(name: str, place: Place) -> LoadedModel:
     return loaded
 
 
-def build(
-    name: str,
-    place: Place,
-    memory: MemoryConfig,
-    scheduling: SchedulingConfig,
-    mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY,
-) -> Engine:
-    """Return an engine over a family's checkpoint in float32, which captures the steps of `mode`
-    on a GPU."""
+def with_engine(name: str, place: Place, way: Way, use: Callable[[Engine], Result]) -> Result:
+    """Return what `use` makes of an engine over a family's checkpoint in float32. Nothing is left
+    of the engine then, so that the next one has its memory. Raises ValueError where its KV cache
+    would be as large as the device."""
+    if not way.memory.budget.is_explicit:
+        raise ValueError("the KV cache of an engine beside others must have a size")
     model = ModelConfig(
         str(checkpoint(name, place)),
         device=str(place.device),
         dtype=ModelDtype.FLOAT32,
-        cudagraph_mode=mode,
+        cudagraph_mode=way.mode,
     )
-    return build_quietly(EngineConfig(model, memory, scheduling))[0]
+    engine, _ = build_quietly(EngineConfig(model, way.memory, way.scheduling))
+    try:
+        return use(engine)
+    finally:
+        engine.close()
+        del engine
+        gc.collect()
+        if place.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def prompts(number: int, longest: int) -> list[list[int]]:

@@ -72,8 +72,13 @@ class HFModel:
     vocab_size: int
     store: KVStore
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its K and V."""
+        return self.store.keys[0].elements.device
+
     def block_rows(self) -> BlockRows:
-        return build_kv_rows(self.store, self.store.keys[0].elements.device)
+        return build_kv_rows(self.store, self.device)
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:

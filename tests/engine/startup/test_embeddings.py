@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.engine.config import PoolingName
-from quire.engine.startup.embeddings import embedding_facts
+from quire.engine.startup.embedding.embeddings import embedding_facts
 from quire.models.config import CheckpointError, LayerFacts, ModelFacts
 from quire.scheduler.request import PoolingKind
 

@@ -1,7 +1,6 @@
 """The words that say how steps are launched, and which steps are recorded."""
 
 import pytest
-import torch
 from torch import Tensor
 
 from quire.cache.sizing import KVCapacity
@@ -13,12 +12,13 @@ from quire.models.config import CUDAGraphMode, KVOptions
 from quire.models.graphs.recorded import Recorded
 from quire.models.graphs.sizes import GraphKinds
 from tests.models.driver import ignore_progress, load
+from tests.models.graphs.device import StandInDevice
 from tests.models.reference import References
 
 LIMITS = Limits(
     max_model_len=64, model_max_len=64, max_num_seqs=4, num_tokens=None, default_token_budget=32
 )
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GPU = StandInDevice()
 DEFAULT = CUDAGraphMode.FULL_DECODE_ONLY
 
 
@@ -33,24 +33,28 @@ OF_MODE = not_graphs(f"--cudagraph-mode {DEFAULT}")
 @pytest.mark.parametrize(
     ("device", "config", "decode", "prefill"),
     [
-        (CPU, ModelConfig("llama"), "eager", "eager"),
-        (CPU, ModelConfig("llama", cudagraph_mode=CUDAGraphMode.PIECEWISE), "eager", "eager"),
-        (CPU, ModelConfig("llama", enforce_eager=True), "eager", "eager"),
+        (None, ModelConfig("llama"), "eager", "eager"),
+        (None, ModelConfig("llama", cudagraph_mode=CUDAGraphMode.PIECEWISE), "eager", "eager"),
+        (None, ModelConfig("llama", enforce_eager=True), "eager", "eager"),
         (
-            CUDA,
+            GPU,
             ModelConfig("llama", cudagraph_mode=CUDAGraphMode.PIECEWISE, enforce_eager=True),
             *[not_graphs("--enforce-eager")] * 2,
         ),
         (
-            CUDA,
+            GPU,
             ModelConfig("llama", cudagraph_mode=CUDAGraphMode.NONE),
             *[not_graphs("--cudagraph-mode none")] * 2,
         ),
-        (CUDA, ModelConfig("llama"), ASKS, OF_MODE),
+        (GPU, ModelConfig("llama"), ASKS, OF_MODE),
     ],
 )
 def test_steps_that_are_not_captured_say_why(
-    device: torch.device, config: ModelConfig, decode: str, prefill: str, references: References
+    device: StandInDevice | None,
+    config: ModelConfig,
+    decode: str,
+    prefill: str,
+    references: References,
 ) -> None:
     loaded = load(references.checkpoint("llama"))
     capacity = KVCapacity(loaded.facts.layout(KVOptions()), 8, 16, 32)
@@ -71,13 +75,12 @@ def test_steps_that_are_not_captured_say_why(
 )
 def test_a_mode_says_which_steps_are_recorded(mode: CUDAGraphMode, kinds: GraphKinds) -> None:
     config = ModelConfig("llama", cudagraph_mode=mode)
-    assert kinds_of(config, CUDA, is_replayable=True) == kinds
-    assert kinds_of(config, CUDA, is_replayable=False) == kinds._replace(decode=False)
-    assert kinds_of(config, CPU, is_replayable=True) == GraphKinds()
+    assert kinds_of(config, is_replayable=True) == kinds
+    assert kinds_of(config, is_replayable=False) == kinds._replace(decode=False)
 
 
 def test_decode_steps_alone_are_recorded_unless_more_is_asked_for() -> None:
-    assert kinds_of(ModelConfig("llama"), CUDA, is_replayable=True) == GraphKinds(decode=True)
+    assert kinds_of(ModelConfig("llama"), is_replayable=True) == GraphKinds(decode=True)
 
 
 class Captured:
@@ -96,8 +99,8 @@ def test_steps_that_are_captured_say_how_many(has_decode: bool) -> None:
     pieces = Recorded(Captured(), 2048, 20, 660)
     in_pieces = "cuda_graphs in pieces, 660 for 20 sizes of up to 2048 tokens"
     whole = "cuda_graphs, of up to 256 requests" if has_decode else in_pieces
-    assert launch_words(decode, pieces, CUDA) == (whole, in_pieces)
-    assert launch_words(decode, refused, CUDA) == (
+    assert launch_words(decode, pieces) == (whole, in_pieces)
+    assert launch_words(decode, refused) == (
         whole if has_decode else not_graphs("it waits"),
         not_graphs("it waits"),
     )

@@ -127,9 +127,9 @@ from quire.models.config import KVOptions
 
 follow = build_model.follow
 
-def other_follow(sock, rank):
+def other_follow(sock, rank, platform):
     EngineConfig.kv_options = property(lambda self: KVOptions(hybrid=False))
-    follow(sock, rank)
+    follow(sock, rank, platform)
 
 build_model.follow = other_follow
 model = ModelConfig(sys.argv[1], device="cpu", dtype="float32", tensor_parallel_size=2)
@@ -160,16 +160,15 @@ def preview_of(folder: Path, num_ranks: int) -> Preview:
     )
 
 
-def least_memory(config: EngineConfig, preview: Preview, monkeypatch: pytest.MonkeyPatch) -> int:
+def least_memory(config: EngineConfig, preview: Preview) -> int:
     """The least bytes of the machine with which the check before the load refuses nothing."""
     limits = choose_limits(config.scheduling, preview.max_model_len, CPU)
     low, high = 0, 1 << 40
     while low < high:
         middle = (low + high) // 2
         memory = DeviceMemory(middle, middle, is_host=True, is_unified=True)
-        monkeypatch.setattr(early_check, "measure", lambda device, memory=memory: memory)
         try:
-            check_before_load(config, preview, limits, CPU)
+            check_before_load(config, preview, limits, CPU, memory)
         except TooLittleMemory:
             low = middle + 1
         else:
@@ -178,9 +177,7 @@ def least_memory(config: EngineConfig, preview: Preview, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("swap_space", [0.0, 1.0])
-def test_a_rank_is_checked_with_its_share_of_the_machine(
-    llama: Path, swap_space: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_is_checked_with_its_share_of_the_machine(llama: Path, swap_space: float) -> None:
     config = EngineConfig(
         ModelConfig(str(llama), device="cpu"),
         MemoryConfig(swap_space=swap_space),
@@ -188,21 +185,19 @@ def test_a_rank_is_checked_with_its_share_of_the_machine(
     )
     two = replace(config, model=replace(config.model, tensor_parallel_size=2))
     whole = preview_of(llama, 1)
-    alone = least_memory(config, whole, monkeypatch)
+    alone = least_memory(config, whole)
     assert alone >= swap_space * 2**30
-    assert least_memory(two, whole, monkeypatch) in (2 * alone - 1, 2 * alone)
+    assert least_memory(two, whole) in (2 * alone - 1, 2 * alone)
 
 
-def test_a_rank_is_checked_with_its_share_of_the_model(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_is_checked_with_its_share_of_the_model(llama: Path) -> None:
     model = ModelConfig(str(llama), device="cpu", tensor_parallel_size=2)
     config = EngineConfig(model, MemoryConfig(swap_space=0.0), SchedulingConfig(max_num_seqs=4))
     whole, part = preview_of(llama, 1), preview_of(llama, 2)
     layouts = [each.layout(config.kv_options) for each in (whole, part)]
     bytes_of_block = [0 if each is None else each.block_bytes(16) for each in layouts]
     assert bytes_of_block[0] == 2 * bytes_of_block[1] > 0
-    needed = [least_memory(config, each, monkeypatch) for each in (whole, part)]
+    needed = [least_memory(config, each) for each in (whole, part)]
     assert needed[1] < 0.75 * needed[0]
 
 
@@ -216,12 +211,10 @@ def test_a_rank_on_a_gpu_is_checked_with_its_share_of_the_host(
     preview, gpu = preview_of(llama, 1), torch.device("cuda")
     limits = choose_limits(config.scheduling, preview.max_model_len, gpu)
 
-    def measured(device: torch.device) -> DeviceMemory:
-        size = 3 << 30 if device == CPU else 1 << 40
-        return DeviceMemory(size, size, is_host=device == CPU, is_unified=device == CPU)
-
-    monkeypatch.setattr(early_check, "measure", measured)
-    check_before_load(config, preview, limits, gpu)
+    host = DeviceMemory(3 << 30, 3 << 30, is_host=True, is_unified=True)
+    monkeypatch.setattr(early_check, "measure", lambda device: host)
+    memory = DeviceMemory(1 << 40, 1 << 40, is_host=False, is_unified=False)
+    check_before_load(config, preview, limits, gpu, memory)
     two = replace(config, model=replace(config.model, tensor_parallel_size=2))
     with pytest.raises(TooLittleMemory, match="the host has only 1.5 GiB"):
-        check_before_load(two, preview, limits, gpu)
+        check_before_load(two, preview, limits, gpu, memory)

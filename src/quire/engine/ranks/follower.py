@@ -44,9 +44,8 @@ from quire.engine.ranks.messages import (
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
-from quire.engine.startup.memory import measure
 from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
-from quire.models.graphs.cuda import CUDADevice
+from quire.engine.startup.platform import THIS_MACHINE, Platform
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, record_steps
 from quire.models.hf import HFModel
@@ -60,9 +59,10 @@ logger = logging.getLogger(__name__)
 class Follower:
     """Makes the calls that come through a channel, on one part of a model that it loads first."""
 
-    def __init__(self, channel: Channel, rank: int) -> None:
+    def __init__(self, channel: Channel, rank: int, platform: Platform) -> None:
         self._channel = channel
         self._rank = rank
+        self._platform = platform
         self._group: RankGroup | None = None
         self._loaded: LoadedModel | None = None
         self._model: HFModel | GraphedModel | None = None
@@ -96,7 +96,7 @@ class Follower:
             self._load(message.config, message.store_port)
         else:
             assert self._loaded is not None
-            self._channel.send(Measured(measure(self._loaded.device)))
+            self._channel.send(Measured(self._platform.measure(self._loaded.device)))
 
     def _load(self, config: EngineConfig, store_port: int) -> None:
         _set_up_own_log(config.tracing, self._rank)
@@ -128,7 +128,8 @@ class Follower:
 
     def _record(self, plan: GraphPlan) -> None:
         assert isinstance(self._model, HFModel) and self._group is not None
-        device = CUDADevice(self._group.device, self._group)
+        device = self._platform.graph_device(self._group.device, self._group)
+        assert device is not None, "rank 0 has one"
         self._model = record_steps(self._model, plan, device, lambda *_: None).model
 
     def _forward(self, step: Forward) -> None:
@@ -148,20 +149,21 @@ class Follower:
         return self._group.broadcast(torch.empty(num_bytes(step), dtype=torch.uint8, device=device))
 
 
-def follow(sock: socket.socket, rank: int) -> NoReturn:
-    """Follow rank 0 as this process, a child of its own, and end the process."""
+def follow(sock: socket.socket, rank: int, platform: Platform = THIS_MACHINE) -> NoReturn:
+    """Follow rank 0 as this process, a child of its own, on a device of `platform`, and end the
+    process."""
     code = FAILED
     try:
         set_process_name(f"{RANK_NAME}{rank}")
-        code = _follow(Channel(sock), rank)
+        code = _follow(Channel(sock), rank, platform)
     finally:
         sys.stderr.flush()
         os._exit(code)  # what a fork has of its parent's is the parent's to close
 
 
-def _follow(channel: Channel, rank: int) -> int:
+def _follow(channel: Channel, rank: int, platform: Platform) -> int:
     """Return the exit code."""
-    follower = Follower(channel, rank)
+    follower = Follower(channel, rank, platform)
     try:
         follower.run()
     except ChannelClosed:

@@ -10,7 +10,7 @@ from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.messages import CopyBlocks, Record
 from quire.engine.ranks.step_tensors import header, packed_tensors
 from quire.models.batch import Batch, StepRows
-from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, RecordedSteps, record_steps
 from quire.models.hf import HFModel
@@ -53,14 +53,16 @@ class LeadingModel:
             return self.model.forward_with_states(batch)
 
     def record(
-        self, plan: GraphPlan, on_progress: Callable[[str, int, int], None]
+        self,
+        plan: GraphPlan,
+        device: GraphDevice,
+        on_progress: Callable[[str, int, int], None],
     ) -> tuple["LeadingModel", RecordedSteps]:
-        """Capture steps on all ranks, and return the model with them and what this rank tells of
-        them. Raises RanksFailed."""
+        """Capture steps on all ranks, here by `device`, and return the model with them and what
+        this rank tells of them. Raises RanksFailed."""
         assert isinstance(self.model, HFModel), "steps are captured once"
         with self.leader.together():
             self.leader.tell(Record(plan))
-            device = CUDADevice(self.group.device, self.group)
             recorded = record_steps(self.model, plan, device, on_progress)
         if recorded.model is self.model:
             return self, recorded

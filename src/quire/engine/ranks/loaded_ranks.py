@@ -9,8 +9,10 @@ from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.ranks.messages import Attach, Loaded, Measure, Measured
 from quire.engine.startup.memory import DeviceMemory, measure
+from quire.engine.startup.platform import Platform
 from quire.engine.startup.sizing import Memories
 from quire.models.config import KVOptions
+from quire.models.graphs.capture import GraphDevice
 from quire.models.hf import HFModel
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.parallel.group import RankGroup
@@ -28,9 +30,11 @@ class OtherRanks:
 @dataclass(frozen=True, slots=True)
 class LoadedRanks:
     """A loaded model: `local` is the part that this rank has, all of it where there are no
-    others."""
+    others; `graph_device` captures the launches of its device, if there are any to capture."""
 
     local: LoadedModel
+    platform: Platform
+    graph_device: GraphDevice | None
     others: OtherRanks | None = None
 
     @property
@@ -52,7 +56,7 @@ class LoadedRanks:
     def memories(self) -> Memories:
         """Return what each rank has of its device, and of the host."""
         device, num_ranks = self.local.device, self.num_ranks
-        memory, host = measure(device), measure(torch.device("cpu")).share(num_ranks)
+        memory, host = self.platform.measure(device), measure(torch.device("cpu")).share(num_ranks)
         if memory.is_host:
             return Memories((host,) * num_ranks, host)
         return Memories((memory, *self._measured()), host)

@@ -21,10 +21,11 @@ that does not end."""
 def load_ranks(start: Start) -> LoadedRanks:
     """Return the model, on all ranks. Raises CheckpointError or UnsupportedModel, and RanksFailed
     where another rank cannot load its part."""
-    config, leader = start.local_config, start.leader
-    if leader is None:
-        return LoadedRanks(load(config.model, start.placement, start.on_progress))
+    config, leader, platform = start.local_config, start.leader, start.platform
     device = start.placement.device
+    if leader is None:
+        local = load(config.model, start.placement, start.on_progress)
+        return LoadedRanks(local, platform, platform.graph_device(device, None))
     store = serve_store(COLLECTIVE_TIMEOUT_S)
     leader.tell(Load(config, store.port))
     try:
@@ -36,7 +37,8 @@ def load_ranks(start: Start) -> LoadedRanks:
     loaded = tuple(leader.answers(Loaded))
     layout = local.facts.layout(config.kv_options)
     unify([layout, *(each.layout for each in loaded)])
-    return LoadedRanks(local, OtherRanks(leader, group, loaded))
+    graph_device = platform.graph_device(device, group)
+    return LoadedRanks(local, platform, graph_device, OtherRanks(leader, group, loaded))
 
 
 def load(config: ModelConfig, placement: Placement, on_progress: OnProgress) -> LoadedModel:

@@ -34,7 +34,8 @@ def build_engine(
         return build_toy_engine(config, clock)
     # torch and transformers are slow to import
     from quire.engine.startup.build_model import build_model_engine
+    from quire.engine.startup.start import PhaseTimer
 
-    return build_model_engine(
-        config, on_progress=on_progress, clock=clock, began_s=began_s, on_rank_lost=on_rank_lost
-    )
+    timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
+    timer.end("imports")
+    return build_model_engine(config, timer, on_progress=on_progress, on_rank_lost=on_rank_lost)

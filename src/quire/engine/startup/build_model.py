@@ -4,7 +4,7 @@ to measure it, and divide the memory that is left into blocks.
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import msgspec
 import torch
@@ -27,19 +27,20 @@ from quire.engine.ranks.loaded_ranks import LoadedRanks
 from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
 from quire.engine.sampling.build_sampler import warm_up_sampler
-from quire.engine.startup.assemble import Clock, OnProgress, assemble, build_runner
-from quire.engine.startup.build_encoder import build_encoder_engine
+from quire.engine.startup.assemble import OnProgress, assemble, build_runner
 from quire.engine.startup.early_check import check_before_load
-from quire.engine.startup.embeddings import embedding_facts
+from quire.engine.startup.embedding.build_encoder import build_encoder_engine
+from quire.engine.startup.embedding.embeddings import embedding_facts
 from quire.engine.startup.graphs import kinds_to_record, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
 from quire.engine.startup.memory import peak_bytes
+from quire.engine.startup.null_batch import NullBatches
 from quire.engine.startup.placement import (
-    Placement,
     choose_placement,
     own_part,
     prepare_threads_and_device,
 )
+from quire.engine.startup.platform import THIS_MACHINE, Platform
 from quire.engine.startup.receipt import kept_whole_warning, padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Sizing,
@@ -52,7 +53,8 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
-from quire.models.batch import Batch, Model
+from quire.models.batch import Model
+from quire.models.graphs.capture import GraphDevice
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
@@ -62,30 +64,31 @@ from quire.models.target import Target
 
 logger = logging.getLogger(__name__)
 
+WARM_UP_TOKENS = (64, 2, 1)
+
 
 def build_model_engine(
     config: EngineConfig,
+    timer: PhaseTimer,
     *,
     on_progress: OnProgress,
-    clock: Clock,
-    began_s: float | None = None,
     on_rank_lost: Callable[[Failed], None] | None = None,
+    platform: Platform = THIS_MACHINE,
 ) -> tuple[Engine, EngineFacts]:
     """Return an engine over a checkpoint, and its facts.
 
-    `on_rank_lost` is that of `Leader`. Raises CheckpointError, UnsupportedModel, TooLittleMemory,
+    `on_rank_lost` is that of `Leader`; ranks are forked with `platform`, and those that cannot be
+    forked have THIS_MACHINE. Raises CheckpointError, UnsupportedModel, TooLittleMemory,
     RanksFailed, and ValueError for options that the model or device does not support.
     """
-    timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
-    timer.end("imports")
     config = own_part(config)
     num_ranks = config.model.tensor_parallel_size
     if num_ranks == 1:
-        return _build(config, on_progress, timer)
+        return _build(config, on_progress, timer, platform)
     # they are forked: no thread and no context of a GPU may be there yet
-    leader = Leader(start_ranks(num_ranks, follow), on_rank_lost)
+    leader = Leader(start_ranks(num_ranks, partial(follow, platform=platform)), on_rank_lost)
     try:
-        return _build(config, on_progress, timer, leader)
+        return _build(config, on_progress, timer, platform, leader)
     except BaseException:
         leader.close()
         raise
@@ -95,12 +98,14 @@ def _build(
     config: EngineConfig,
     on_progress: OnProgress,
     timer: PhaseTimer,
+    platform: Platform,
     leader: Leader | None = None,
 ) -> tuple[Engine, EngineFacts]:
     placement = choose_placement(config.model)
     prepare_threads_and_device(placement.device, config.model)
     source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)
-    start = Start(config, locate(source, on_progress), placement, timer, on_progress, leader)
+    folder = locate(source, on_progress)
+    start = Start(config, folder, placement, timer, on_progress, leader, platform)
     timer.end("files")
     if not is_encoder(start.folder):
         return _build_causal(start)
@@ -114,9 +119,9 @@ def _build(
 
 def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     """Return an engine over a model that continues texts, and its facts."""
-    config, folder, placement = start.config, start.folder, start.placement
+    config, folder = start.config, start.folder
     timer, on_progress = start.timer, start.on_progress
-    limits = _limits_before_load(config, placement, folder, on_progress)
+    limits = _limits_before_load(start)
     timer.end("outline")
     loaded, vocabulary = _load(start)
     sizing = Sizing(config, loaded.local, limits)
@@ -126,13 +131,15 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     plan = sizing.plan(footprint, memories)
     model = _attach(config, loaded, plan)
     timer.end("kv_cache")
-    if placement.device.type == "cuda":
-        logits = _warm_up(model, plan, placement.device)
+    graph_device = loaded.graph_device
+    if graph_device is not None:
+        logits = _warm_up(model, plan, loaded.local.device, graph_device)
         warm_up_sampler(logits, config.model.disable_optimizations)
         timer.end("warm_up")
-    recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
-    if recorded.model is not model:
-        _warm_up(recorded.model, plan, placement.device)  # attention sees other strides in pieces
+    recorded = with_graphs(config.model, model, graph_device, plan, on_progress)
+    if graph_device is not None and recorded.model is not model:
+        # attention sees other strides in pieces
+        _warm_up(recorded.model, plan, loaded.local.device, graph_device)
         timer.end("graphs")
     receipt = sizing.receipt(footprint, plan, memories.device, loaded.local.weight_bytes)
     attention = loaded.local.attention_name(config.kv_options)
@@ -163,21 +170,20 @@ def _load(start: Start) -> tuple[LoadedRanks, GrammarVocabulary | None]:
     return loaded, vocabulary
 
 
-def _limits_before_load(
-    config: EngineConfig, placement: Placement, folder: Path, on_progress: OnProgress
-) -> Limits:
+def _limits_before_load(start: Start) -> Limits:
     """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
     TooLittleMemory."""
-    on_progress("outline", 0, 1)
-    num_ranks = config.model.tensor_parallel_size
+    start.on_progress("outline", 0, 1)
+    config, placement = start.config, start.placement
+    device, num_ranks = placement.device, config.model.tensor_parallel_size
     preview = look_ahead(
-        folder,
-        Target(placement.dtype, placement.device, placement.kernels, num_ranks),
+        start.folder,
+        Target(placement.dtype, device, placement.kernels, num_ranks),
         trust_remote_code=config.model.trust_remote_code,
     )
-    limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)
-    check_before_load(config, preview, limits, placement.device)
-    on_progress("outline", 1, 1)
+    limits = choose_limits(config.scheduling, preview.max_model_len, device)
+    check_before_load(config, preview, limits, device, start.platform.measure(device))
+    start.on_progress("outline", 1, 1)
     return limits
 
 
@@ -204,8 +210,10 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
     prompt log probabilities, and return what it takes."""
     config, loaded, limits = sizing.config, sizing.model, sizing.limits
     num_tokens = largest_step(limits)
-    model = ranks.attach(num_blocks=1, block_size=1, options=config.kv_options)
-    batch = _chunk(0, num_tokens, len(sizing.layout.groups), loaded.device)
+    block_size = config.memory.block_size
+    model = ranks.attach(num_blocks=1, block_size=block_size, options=config.kv_options)
+    batches = NullBatches(block_size, len(sizing.layout.groups), loaded.device)
+    batch = batches.chunk(0, num_tokens)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
     except torch.OutOfMemoryError as error:
@@ -217,37 +225,23 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
         num_tokens,
         peak,
         loaded.scratch_bytes(step_limits(limits), config.kv_options),
-        recorded=kinds_to_record(config.model, model, loaded.device),
+        recorded=kinds_to_record(config.model, model, ranks.graph_device),
     )
 
 
-def _warm_up(model: Model, plan: KVPlan, device: torch.device) -> Tensor:
+def _warm_up(model: Model, plan: KVPlan, device: torch.device, graph_device: GraphDevice) -> Tensor:
     """Run steps on the null block, so that no request waits while kernels are compiled: those for
     long chunks, for short ones, for single tokens, and for split contexts, and that for copies.
     Return logits."""
     model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())
-    num_groups = len(plan.capacity.layout.groups)
-    for num_tokens in (64, 2, 1):
-        model.forward(_chunk(0, num_tokens, num_groups, device))
-    logits = model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
-    torch.cuda.synchronize(device)
+    capacity, longest = plan.capacity, plan.limits.max_model_len
+    batches = NullBatches(capacity.block_size, len(capacity.layout.groups), device)
+    for num_tokens in WARM_UP_TOKENS:
+        model.forward(batches.chunk(0, min(num_tokens, plan.num_tokens, longest)))
+    logits = model.forward(batches.chunk(longest - 1, 1))
+    graph_device.free_cached()  # it waits for the device
     model.take_copy_time()  # that of compiling is no measure
     return logits
-
-
-def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
-    """Return a batch of one chunk on the null block, whose tokens follow `start` others."""
-    positions = torch.arange(num_tokens, device=device)
-    table = torch.zeros((1, start + num_tokens), dtype=torch.int32, device=device)
-    return Batch(
-        input_ids=torch.zeros_like(positions),
-        positions=positions + start,
-        slots=(torch.zeros_like(positions),) * num_groups,
-        block_tables=(table,) * num_groups,
-        query_starts=(0, num_tokens),
-        context_lens=(start + num_tokens,),
-        logits_indices=positions,
-    )
 
 
 def _log_facts(facts: EngineFacts, layout: Layout) -> None:

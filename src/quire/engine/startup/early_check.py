@@ -32,16 +32,19 @@ def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
 
 
 def check_before_load(
-    config: EngineConfig, preview: Preview, limits: Limits, device: torch.device
+    config: EngineConfig,
+    preview: Preview,
+    limits: Limits,
+    device: torch.device,
+    memory: DeviceMemory,
 ) -> None:
     """Raise ValueError or TooLittleMemory as the checks after the load would. It requires no more
     than they do: steps as small as they may be, and no memory for weights that a host maps from
-    their files.
+    their files. `memory` is that of `device`.
     """
     layout = preview.layout(config.kv_options)
     if layout is not None:
         check_has_attention(layout)
-    memory = measure(device)
     if memory.is_host:
         memory = memory.share(config.model.tensor_parallel_size)
     _check_attention(config.kv_options, preview, layout, device)

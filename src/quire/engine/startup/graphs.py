@@ -3,15 +3,13 @@ its attention allow it."""
 
 from typing import NamedTuple
 
-import torch
-
 from quire.engine.config import ModelConfig
 from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.kv_plan import KVPlan
 from quire.models.config import CUDAGraphMode
 from quire.models.graphs.buffers import DecodeLimits
-from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.decode import ReplayableBackend
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, record_steps
@@ -32,54 +30,54 @@ class RecordedModel(NamedTuple):
     prefill: str
 
 
-def kinds_of(config: ModelConfig, device: torch.device, *, is_replayable: bool) -> GraphKinds:
-    """Return which steps are recorded on a device, with attention that `is_replayable` or not.
-
-    Steps are recorded on GPUs, and whole only with a backend that reads all of its inputs from the
-    device.
-    """
-    if device.type != "cuda":
-        return GraphKinds()
+def kinds_of(config: ModelConfig, *, is_replayable: bool) -> GraphKinds:
+    """Return which steps are recorded on a GPU: whole ones only with attention that
+    `is_replayable`, which reads all of its inputs from the device."""
     mode = _mode(config)
     return GraphKinds(decode=mode.has_full and is_replayable, pieces=mode.has_pieces)
 
 
 def kinds_to_record(
-    config: ModelConfig, model: HFModel | LeadingModel, device: torch.device
+    config: ModelConfig, model: HFModel | LeadingModel, device: GraphDevice | None
 ) -> GraphKinds:
-    """Return which steps of `model`, on which nothing is recorded yet, are recorded."""
+    """Return which steps of `model`, of which nothing is recorded yet, are recorded; none without
+    a `device` that captures."""
+    if device is None:
+        return GraphKinds()
     own = model.model if isinstance(model, LeadingModel) else model
     is_replayable = isinstance(own, HFModel) and isinstance(own.backend, ReplayableBackend)
-    return kinds_of(config, device, is_replayable=is_replayable)
+    return kinds_of(config, is_replayable=is_replayable)
 
 
 def with_graphs(
     config: ModelConfig,
     model: HFModel | LeadingModel,
-    device: torch.device,
+    device: GraphDevice | None,
     plan: KVPlan,
     on_progress: OnProgress,
 ) -> RecordedModel:
     """Return `model`, with its steps recorded as far as they are to be and can be, on all ranks.
     Raises RanksFailed."""
+    if device is None:
+        return RecordedModel(model, EAGER, EAGER)
     kinds = kinds_to_record(config, model, device)
     decode, pieces = (Recorded(None, why_not=why) for why in _why_not(config))
     if not any(kinds):
-        return RecordedModel(model, *launch_words(decode, pieces, device))
+        return RecordedModel(model, *launch_words(decode, pieces))
     graph_plan = _graph_plan(kinds, plan)
     recorded_model: HFModel | GraphedModel | LeadingModel
     if isinstance(model, LeadingModel):
-        recorded_model, steps = model.record(graph_plan, on_progress)
+        recorded_model, steps = model.record(graph_plan, device, on_progress)
     else:
-        steps = record_steps(model, graph_plan, CUDADevice(device), on_progress)
+        steps = record_steps(model, graph_plan, device, on_progress)
         recorded_model = steps.model
-    words = launch_words(steps.decode or decode, steps.pieces or pieces, device)
+    words = launch_words(steps.decode or decode, steps.pieces or pieces)
     return RecordedModel(recorded_model, *words)
 
 
-def launch_words(decode: Recorded, pieces: Recorded, device: torch.device) -> tuple[str, str]:
-    """Return how steps of one token a request, and how the others are launched."""
-    prefill = _eager(pieces, device)
+def launch_words(decode: Recorded, pieces: Recorded) -> tuple[str, str]:
+    """Return how steps of one token a request, and how the others are launched on a GPU."""
+    prefill = _eager(pieces)
     if pieces.steps is not None:
         prefill = (
             f"{GRAPHS} in pieces, {pieces.num_graphs} for {pieces.num_sizes} sizes of up to "
@@ -87,7 +85,7 @@ def launch_words(decode: Recorded, pieces: Recorded, device: torch.device) -> tu
         )
     if decode.steps is not None:
         return f"{GRAPHS}, of up to {decode.largest} requests", prefill
-    return prefill if pieces.steps is not None else _eager(decode, device), prefill
+    return prefill if pieces.steps is not None else _eager(decode), prefill
 
 
 def _graph_plan(kinds: GraphKinds, plan: KVPlan) -> GraphPlan:
@@ -114,6 +112,6 @@ def _why_not(config: ModelConfig) -> tuple[str, str]:
     return "its attention asks the host" if mode.has_full else option, option
 
 
-def _eager(recorded: Recorded, device: torch.device) -> str:
+def _eager(recorded: Recorded) -> str:
     """Return the words for steps that are not recorded."""
-    return EAGER if device.type != "cuda" else f"{EAGER} (not {GRAPHS}: {recorded.why_not})"
+    return f"{EAGER} (not {GRAPHS}: {recorded.why_not})"

@@ -27,6 +27,7 @@ from quire.engine.startup.sizing import (
 from quire.models.attention.choice import PlannedAttention, plan_attention
 from quire.models.attention.triton.tiles import Device
 from quire.models.config import AttentionBackendName, ModelDtype
+from quire.models.graphs.sizes import GraphKinds
 from quire.models.loading.checkpoint import ModelSource, locate_config
 from quire.models.loading.checkpoint_kind import is_encoder, quantised_refusal
 from quire.models.loading.kernels import choose_kernels, compute_dtype
@@ -153,9 +154,9 @@ def _sized(
         found.shape,
         memory,
     )
-    recorded = kinds_of(
-        config.model, placement.device, is_replayable=attention.name.startswith(CAPTURED)
-    )
+    recorded = GraphKinds()
+    if placement.device.type == "cuda":
+        recorded = kinds_of(config.model, is_replayable=attention.name.startswith(CAPTURED))
     head = 0 if found.head is None else found.head.scratch_bytes(limits.max_num_seqs)
     step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes + head, recorded)
     try:

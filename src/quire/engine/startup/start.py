@@ -11,6 +11,7 @@ from quire.engine.config import EngineConfig, SchedulingConfig
 from quire.engine.ranks.leader import Leader
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.placement import Placement
+from quire.engine.startup.platform import THIS_MACHINE, Platform
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """The default token budget of a step, at which matrix products are about as fast as they get."""
@@ -34,7 +35,7 @@ class PhaseTimer:
 @dataclass(frozen=True, slots=True)
 class Start:
     """The start of an engine over the checkpoint in `folder`; `leader` is the end to the other
-    ranks, if there are any."""
+    ranks, if there are any, and `platform` has the devices."""
 
     config: EngineConfig
     folder: Path
@@ -42,6 +43,7 @@ class Start:
     timer: PhaseTimer
     on_progress: OnProgress
     leader: Leader | None = None
+    platform: Platform = THIS_MACHINE
 
     @property
     def local_config(self) -> EngineConfig:

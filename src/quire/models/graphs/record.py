@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.models.graphs.buffers import Buffers, DecodeLimits
-from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.decode import ReplayableBackend, record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
@@ -35,7 +35,7 @@ class RecordedSteps(NamedTuple):
 def record_steps(
     model: HFModel,
     plan: GraphPlan,
-    device: CUDADevice,
+    device: GraphDevice,
     on_progress: Callable[[str, int, int], None],
 ) -> RecordedSteps:
     """Return `model` with its steps captured as far as they can be. Raises TooLittleMemory and
@@ -46,14 +46,14 @@ def record_steps(
         decode = record_decode(
             model,
             model.backend,
-            Buffers(plan.limits, device.device),
+            Buffers(plan.limits, model.device),
             device,
             lambda done, total: on_progress("graphs", done, total),
         )
     if plan.kinds.pieces:
         pieces = record_pieces(
             model,
-            PieceBuffers(PieceLimits(plan.max_num_tokens, plan.limits.max_num_seqs), device.device),
+            PieceBuffers(PieceLimits(plan.max_num_tokens, plan.limits.max_num_seqs), model.device),
             device,
             lambda done, total: on_progress("piecewise_graphs", done, total),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.engine.config import EngineConfig, PoolingName
 from quire.engine.messages import EmbeddingFacts
-from quire.engine.startup.sentence_transformers import read_sentence_files
+from quire.engine.startup.embedding.sentence_transformers import read_sentence_files
 from quire.models.config import ModelFacts
 from quire.scheduler.request import PoolingKind
 

@@ -13,8 +13,8 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, MemoryFacts, ReceiptLine, ScoreFacts
 from quire.engine.startup.assemble import assemble, build_runner
-from quire.engine.startup.embeddings import embedding_facts, encoder_length
-from quire.engine.startup.memory import measure, peak_bytes
+from quire.engine.startup.embedding.embeddings import embedding_facts, encoder_length
+from quire.engine.startup.memory import DeviceMemory, peak_bytes
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, Start, is_overlapped
 from quire.models.batch import Batch
 from quire.models.config import Quantization
@@ -43,7 +43,7 @@ def build_encoder_engine(start: Start) -> tuple[Engine, EngineFacts]:
     step_bytes = _measure_step(loaded, num_tokens, max_model_len, placement.device)
     start.timer.end("profile")
     facts = _facts(start, loaded, max_model_len, num_tokens)
-    facts = _with_receipt(facts, loaded, step_bytes, placement.device)
+    facts = _with_receipt(facts, loaded, step_bytes, start.platform.measure(placement.device))
     logger.info("encoder: %s, steps of up to %d tokens", facts.model_type, num_tokens)
     runner = build_runner(start.config, facts, loaded.model, None)
     return assemble(start.local_config, facts, NO_LAYOUT, runner, start.timer.clock), facts
@@ -143,9 +143,8 @@ def _facts(start: Start, loaded: LoadedEncoder, max_model_len: int, num_tokens: 
 
 
 def _with_receipt(
-    facts: EngineFacts, loaded: LoadedEncoder, step_bytes: int, device: torch.device
+    facts: EngineFacts, loaded: LoadedEncoder, step_bytes: int, memory: DeviceMemory
 ) -> EngineFacts:
-    memory = measure(device)
     lines = (
         ReceiptLine("device", memory.total),
         ReceiptLine("weights", loaded.weight_bytes),
