@@ -19,6 +19,8 @@ LIKE_ANOTHER = {
         ("graph-llama", "graph-gemma2", "graph-gpt-oss", "graph-deepseek", "graph-long-rope"),
         "graph-refused",  # which then captures a model that can be
     ),
+    "attention-int8": "attention-fp8",
+    "device": "ceilings",
     "engine-waits": "engine-texts",
     "fidelity": "captures",
     "model-8b": "model-1b",

@@ -29,7 +29,7 @@ from quire.models.layers.triton.choice import triton_kernels
 from quire.models.layers.triton.triton_layers import TritonLayers
 
 WIDTHS = (1, 5, 64, 100, 1100)
-WHOLE = ("qwen3", "gemma", "gemma2", "gemma3_text")
+WHOLE = ("qwen3", "gemma2")
 PARTS = {"olmo2": {NormForward, GatedForward}}
 
 
@@ -101,7 +101,7 @@ def test_weights_may_be_joined_and_are_what_they_were() -> None:
 
 @pytest.mark.parametrize("name", [*WHOLE, *PARTS])
 def test_a_model_says_what_it_said(name: str, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path, name)
+    folder = checkpoint(tmp_path, name, num_hidden_layers=2)
     fused = load_packed(folder, triton_kernels(), "float32")
     if name in PARTS:
         assert kinds_in(fused) == PARTS[name]
