@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 import httpx
-import pytest
 
-from quire.models.native import library
 from tests.e2e.server_process import ServerProcess
 
 NUM_CLIENTS = 32
@@ -109,11 +107,3 @@ def others(found: Sequence[Answer], alone: Sequence[Answer]) -> list[tuple[int, 
     assert len(found) == len(alone)
     pairs = enumerate(zip(found, alone, strict=True))
     return [(index, a.text, b.text) for index, (a, b) in pairs if a != b]
-
-
-def skip_if_computed_again_otherwise() -> None:
-    """Skip where AMX adds up a token of bfloat16 that is alone, as in decoding, in another order
-    than one in a chunk, as after a restart."""
-    built = library()
-    if built is not None and built.isa == "amx":
-        pytest.skip("tiles round a row of one query otherwise: docs/limits.md")

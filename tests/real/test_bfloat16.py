@@ -47,7 +47,6 @@ def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[A
 
 
 def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
-    crowd.skip_if_computed_again_otherwise()
     restarts = server.metric(crowd.RESTARTS)
     found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
     assert crowd.others(found, alone) == []

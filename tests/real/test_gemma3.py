@@ -41,10 +41,8 @@ def test_default_settings_start_and_answer(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize("kill", [False, True])
 def test_texts_in_company_equal_those_alone(
-    server: ServerProcess, alone: list[crowd.Answer], kill: bool, request: pytest.FixtureRequest
+    server: ServerProcess, alone: list[crowd.Answer], kill: bool
 ) -> None:
-    if kill and "float32" not in request.node.callspec.id:
-        crowd.skip_if_computed_again_otherwise()
     found = crowd.answers_in_company(server, texts(), seed=1, kill=kill, send=crowd.completion)
     assert crowd.others(found, alone) == []
 

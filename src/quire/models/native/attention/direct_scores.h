@@ -1,44 +1,12 @@
 // The scores of keys where they lie with the few query heads that share a K/V head.
 #pragma once
 
+#include "attention/ahead.h"
 #include "attention/lanes.h"
 
 #if QUIRE_HAS_BF16_DOT
 
 namespace {
-
-// Fetches what lies in some rows line by line, in its order, while something else is computed: all
-// at once the lines would wait for each other.
-struct Ahead {
-    const char* const* rows;
-    int64_t num_rows, row_bytes;
-    int64_t at;  // the next byte of the first row
-
-    void fetch() {
-        if (num_rows == 0) return;
-        __builtin_prefetch(*rows + at, 0, 2);
-        at += 64;
-        if (at < row_bytes) return;
-        at = 0;
-        rows++;
-        num_rows--;
-    }
-
-    // Fetches some lines of a row.
-    void fetch(int64_t num_bytes) {
-        if (num_rows == 0) return;
-        const int64_t end = smaller(at + num_bytes, row_bytes);
-        for (; at < end; at += 64) __builtin_prefetch(*rows + at, 0, 2);
-        if (at < row_bytes) return;
-        at = 0;
-        rows++;
-        num_rows--;
-    }
-
-    void fetch_rest() {
-        while (num_rows) fetch();
-    }
-};
 
 // `width` elements of every row of a tile, from `first` on, and what to fetch meanwhile, a line for
 // every line read.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t MOST_SLOTS = 8;
 constexpr int64_t MAX_DIRECT_GROUP = 16;
+constexpr int64_t MIN_TILED_GROUP = 3;
 constexpr int64_t MAX_DIRECT_QUERIES = 8;  // mostly as many as are drafted
 constexpr int64_t MAX_DIRECT_ROWS = 64;    // an eighth of a task's at most: their queries are spread
 constexpr int64_t SPREAD = 4;              // times what a query takes
@@ -40,13 +41,17 @@ struct Call : AttentionCall {
 
     int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }
 
-    // Returns whether K and V of a sequence are read in place, not packed first for its many rows.
-    // Both give a row the same numbers, but where tiles multiply what is packed: there all rows but
-    // those that are decoded one by one are packed.
+    // Returns how many new tokens a sequence may have at most for vectors to read its K and V in
+    // place. They give a row the numbers that it gets where K and V are packed, but for tiles, which
+    // add up in another order: with these only a single token of few heads is left to vectors, which
+    // are a quarter faster there.
+    int64_t most_direct() const {
+        if (!QUIRE_HAS_TILES || !is_bf16) return MAX_DIRECT_QUERIES;
+        return group() < MIN_TILED_GROUP ? 1 : 0;
+    }
+
     bool is_direct(int64_t seq) const {
-        const bool is_by_tiles = QUIRE_HAS_TILES && is_bf16;
-        return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP &&
-               num_new(seq) <= (is_by_tiles ? 1 : MAX_DIRECT_QUERIES) &&
+        return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP && num_new(seq) <= most_direct() &&
                num_new(seq) * group() <= MAX_DIRECT_ROWS;
     }
 

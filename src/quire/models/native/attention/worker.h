@@ -5,12 +5,14 @@
 // same tree of leaves (plan.h), be it packed or direct, and however chunks and tasks are cut.
 #pragma once
 
+#include "attention/ahead.h"
 #include "attention/direct.h"
 #include "attention/reading.h"
-#include "attention/tile_direct.h"
-#include "attention/tile_products.h"
+#include "attention/tile_scores.h"
 
 namespace {
+
+constexpr int64_t FETCHES = TILE / 2 + 12;  // while few rows of a head attend to a tile: about as many
 
 template <class Way, class Stored>
 struct Worker {
@@ -23,7 +25,21 @@ struct Worker {
     Next next;
     int64_t depth;  // branches that are open
 
+    // Where few rows attend to a tile:
+    const Stored* const* head_keys;
+    Ahead keys_ahead, values_ahead;
+    int64_t fetched_bytes;
+
     int64_t rows_of_head() const { return task.num_queries * call.group(); }
+
+    // Whether the keys are multiplied where they lie: packing takes as long as many rows do.
+    bool has_few_rows() const {
+#if QUIRE_HAS_TILES
+        return Way::IS_SHAPED && rows_of_head() <= TILE_ROWS;
+#else
+        return false;
+#endif
+    }
 
     // The j-th of those that share the task's `head`.
     const Stored* query_of(int64_t head, int64_t i, int64_t j) const {
@@ -38,6 +54,18 @@ struct Worker {
                     int64_t row = head * rows_of_head() + i * call.group() + j;
                     take_query(query_of(head, i, j), memory.queries + row * sizes.depth);
                 }
+        if (has_few_rows())
+            for (int64_t head = 0; head < task.num_heads; head++) lay_side_by_side(head);
+    }
+
+    // Turns a head's queries from [rows, depth] to [depth, rows].
+    void lay_side_by_side(int64_t head) {
+        const int64_t rows = rows_of_head();
+        uint32_t *queries = memory.queries + head * rows * sizes.depth, *copy = memory.keys;
+        memcpy(copy, queries, size_t(rows * sizes.depth) * 4);
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t i = 0; i < sizes.depth; i++)
+                queries[i * rows + row] = copy[row * sizes.depth + i];
     }
 
     void forget() {
@@ -108,16 +136,33 @@ struct Worker {
         }
     }
 
+    // While few rows attend, lines are fetched evenly, those of keys before those of values: a core
+    // waits for few at once, and computes meanwhile only if it need not wait to ask for one.
+    void start_to_fetch(const Places& places) {
+        const int64_t size = call.kept_bytes() * task.num_heads;
+        keys_ahead = {places.keys, TILE, call.head_size * size, 0};
+        values_ahead = {places.values, call.values ? TILE : 0, call.v_head_size * size, 0};
+        const int64_t num_lines = TILE * (ratio_up(keys_ahead.row_bytes, LINE) +
+                                          ratio_up(values_ahead.row_bytes, LINE));
+        fetched_bytes = ratio_up(num_lines, task.num_heads * FETCHES) * LINE;
+    }
+
+    void fetch_lines() { (keys_ahead.num_rows ? keys_ahead : values_ahead).fetch(fetched_bytes); }
+
     void attend_packed(Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t count = smaller(TILE, task.end - at);
         next = {ahead.keys, ahead.values, TILE, task.num_heads * call.head_size * call.kept_bytes(),
                 call.values ? task.num_heads * call.v_head_size * call.kept_bytes() : 0,
                 TILE * Way::MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
+        const bool is_few = has_few_rows();
+        if (is_few) start_to_fetch(ahead);
+        head_keys = here.keys;
         for (int64_t head = 0; head < task.num_heads; head++) {
-            pack_keys<Way>(here.keys, count, call.head_size, memory.keys);
-            pack_values(here.values, count, call.v_head_size, memory.values, sizes.values, Way());
+            if (!is_few) pack_keys<Way>(here.keys, count, call.head_size, memory.keys);
+            pack_values(here.values, count, call.v_head_size, memory.values, sizes.values, Way(),
+                        [&] { if (is_few) fetch_lines(); });
             attend_head(head, at);
-            for (int64_t i = 0; i < count; i++) {
+            for (int64_t i = 0; i < TILE; i++) {
                 here.keys[i] += call.head_size;
                 here.values[i] += call.values ? call.v_head_size : call.head_size;
             }
@@ -150,50 +195,14 @@ struct Worker {
         each_piece([&](const Piece& piece, const Stored* query) {
             for (int64_t row = 0; row < piece.num_rows; row++) {
                 take_query(query + row * call.query_head_stride, memory.keys);
-                spread_query(row, piece, Way());
+                spread(memory.keys, sizes.depth, row, piece);
             }
         });
     }
 
-    template <class AnyWay>
-    void spread_query(int64_t row, const Piece& piece, AnyWay) {
-        spread(memory.keys, sizes.depth, row, piece);
-    }
-
-    template <class Tile, class AnyWay>
-    void attend_piece(const Tile& tile, const Piece& piece, AnyWay) {
-        attend_rows_directly<Way>(call, tile, slope, piece);
-    }
-
-    template <class AnyWay>
-    void sum_up_pieces(AnyWay) {
+    void sum_up_pieces() {
         each_piece([&](const Piece& piece, const Stored*) { ::sum_up(piece, slope); });
     }
-
-    void sum_up_pieces() { sum_up_pieces(Way()); }
-
-#if QUIRE_HAS_TILES
-    void spread_query(int64_t row, const Piece& piece, TileDot) {
-        if (!fits_tiles(call)) return spread(memory.keys, sizes.depth, row, piece);
-        if (row == 0) memset(piece.queries, 0, size_t(sizes.depth * SIDE_ROWS) * 4);
-        spread_for_tiles(memory.keys, sizes.depth, row, piece.queries);
-    }
-
-    void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
-        if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, slope, piece);
-        shape_for_pieces(registers);
-        const int64_t width = call.head_size + (call.values ? call.v_head_size : 0);
-        const int64_t lines = ratio_up(TILE * width * call.kept_bytes(), LINE);
-        attend_piece_by_tiles(call, tile, piece, (bf16*)memory.keys, (bf16*)memory.values,
-                              ratio_up(lines, task.num_queries * call.num_pieces()));
-    }
-
-    // Tiles keep even and odd elements apart.
-    void sum_up_pieces(TileDot) {
-        if (!fits_tiles(call)) return sum_up_pieces(Dot());
-        straighten(memory.sums, task.num_heads * rows_of_head() * sizes.values);
-    }
-#endif
 
     void attend_directly(const Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t size = call.kept_bytes();
@@ -210,7 +219,7 @@ struct Worker {
                                         {here.values, head * value_width, call.v_head_size, &values},
                                         seen};
                 for (int64_t j = 0; j < call.num_pieces(); j++)
-                    attend_piece(tile, piece_of(head, i, j), Way());
+                    attend_rows_directly<Way>(call, tile, slope, piece_of(head, i, j));
             }
         }
         keys.fetch_rest();
@@ -247,12 +256,25 @@ struct Worker {
     }
 
     void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
-        multiply_split({memory.queries + row * sizes.depth, sizes.depth, memory.keys, TILE,
+        if (has_few_rows()) score_few_rows(row, num_rows, columns, products, Way());
+        else multiply_split({memory.queries + row * sizes.depth, sizes.depth, memory.keys, TILE,
                         sizes.depth, products, TILE, false},
                        num_rows, columns, call.split(), registers);
-        next.fetch_some();
+        if (!has_few_rows()) next.fetch_some();
         if (call.logit_cap != 0) cap(products, num_rows * TILE, call.logit_scale, call.logit_cap);
     }
+
+    template <class AnyWay>
+    void score_few_rows(int64_t, int64_t, int64_t, float*, AnyWay) {}
+
+#if QUIRE_HAS_TILES
+    void score_few_rows(int64_t row, int64_t num_rows, int64_t columns, float* products, TileDot) {
+        const FewQueries queries{memory.queries + row * sizes.depth, sizes.depth, call.head_size,
+                                 num_rows};
+        score_in_place(head_keys, columns, queries, (bf16*)memory.keys, registers,
+                       [this] { fetch_lines(); }, products);
+    }
+#endif
 
     void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
         multiply({weights, TILE / Way::PER_ELEMENT, memory.values, sizes.values,
@@ -267,9 +289,11 @@ struct Worker {
         alignas(64) uint32_t weights[Way::MAX_ROWS * TILE / Way::PER_ELEMENT];
         int64_t row = head * rows_of_head() + begin;
         score(row, num_rows, TILE, products);
-        for (int64_t i = 0; i < num_rows; i++)
+        for (int64_t i = 0; i < num_rows; i++) {
+            if (has_few_rows()) fetch_lines();
             weigh<false>(products + i * TILE, TILE, {0, TILE}, slope, row_of(row + i),
                          weights + i * TILE / Way::PER_ELEMENT, Way());
+        }
         add_values(weights, row, num_rows, TILE);
     }
 

@@ -87,16 +87,18 @@ __attribute__((noinline)) void pack_keys(const Stored* const* rows, int64_t coun
     memset(packed + depth * TILE, 0, size_t(round_up(depth, Way::DEPTH) - depth) * TILE * 4);
 }
 
-// `count` values into packed[TILE, stride], float by float.
-template <class Stored>
+// `count` values into packed[TILE, stride], float by float. Calls `fetch` before each.
+template <class Stored, class Fetch>
 void pack_values(const Stored* const* rows, int64_t count, int64_t width, uint32_t* packed,
-                 int64_t stride, Fma) {
-    for (int64_t key = 0; key < TILE; key++)
+                 int64_t stride, Fma, Fetch fetch) {
+    for (int64_t key = 0; key < TILE; key++) {
+        fetch();
         for (int64_t at = 0; at < stride; at += LANES) {
             ints out = {};
             if (key < count) out = widen(rows[key] + at, smaller(LANES, width - at), Fma());
             memcpy(packed + key * stride + at, &out, sizeof out);
         }
+    }
 }
 
 #if QUIRE_HAS_BF16_DOT
@@ -104,13 +106,14 @@ alignas(64) const uint16_t INTERLEAVE[32] = {
     0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
 
-// Into packed[TILE / 2, stride]: an element holds two keys' values.
-__attribute__((noinline, unused)) void pack_values(const bf16* const* rows, int64_t count,
-                                                   int64_t width, uint32_t* packed, int64_t stride,
-                                                   Dot) {
+// Into packed[TILE / 2, stride]: an element holds two keys' values. Calls `fetch` before each pair.
+template <class Fetch>
+__attribute__((noinline)) void pack_values(const bf16* const* rows, int64_t count, int64_t width,
+                                           uint32_t* packed, int64_t stride, Dot, Fetch fetch) {
     const __m512i lows = _mm512_load_si512(INTERLEAVE);
     const __m512i highs = _mm512_add_epi16(lows, _mm512_set1_epi16(16));
-    for (int64_t key = 0; key < TILE; key += 2)
+    for (int64_t key = 0; key < TILE; key += 2) {
+        fetch();
         for (int64_t at = 0; at < stride; at += 32) {
             int64_t here = larger(smaller(32, width - at), 0);
             __m512i a = {}, b = {};
@@ -121,6 +124,7 @@ __attribute__((noinline, unused)) void pack_values(const bf16* const* rows, int6
             if (at + 16 < stride)
                 _mm512_storeu_si512(place + 16, _mm512_permutex2var_epi16(a, highs, b));
         }
+    }
 }
 #endif
 

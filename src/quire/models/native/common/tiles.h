@@ -41,29 +41,23 @@ class Tiles {
     int64_t shaped = 0;
 
    public:
-    static constexpr int64_t FOR_PIECES = BLOCK_ROWS + 1;
-
     Tiles() = default;
     Tiles(const Tiles&) = delete;
     ~Tiles() {
         if (shaped) _tile_release();
     }
 
-    // All that is in them is lost, unless they are shaped as `name` says already.
-    void shape(const TileShape (&to)[8], int64_t name) {
-        if (name == shaped) return;
-        const TileShapes shapes(to);
+    // For up to BLOCK_ROWS rows of x. All that is in the tiles is lost, unless they have this shape.
+    // Where there are no lower rows, tiles 2, 3 and 5 have a column for each row instead.
+    void shape(int64_t num_rows) {
+        if (num_rows == shaped) return;
+        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
+        const TileShape other = lower ? TileShape{lower, LINE} : TileShape{TILE_ROWS, upper * 4};
+        const TileShapes shapes({{upper, LINE}, {upper, LINE}, other, other,
+                                 {upper, LINE}, other, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}});
         asm volatile("" ::"r"(&shapes) : "memory");  // all of it is read
         _tile_loadconfig(&shapes);
-        shaped = name;
-    }
-
-    // For up to BLOCK_ROWS rows of x.
-    void shape(int64_t num_rows) {
-        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
-        shape({{upper, LINE}, {upper, LINE}, {lower, LINE}, {lower, LINE},
-               {upper, LINE}, {lower, LINE}, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}},
-              num_rows);
+        shaped = num_rows;
     }
 };
 
