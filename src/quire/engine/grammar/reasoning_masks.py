@@ -14,8 +14,8 @@ from torch import Tensor
 from quire.scheduler.request import ReasoningTags
 
 MAX_KEPT_MASKS = 16
-"""Masks that are kept of one grammar, of 20 to 32 kB at 150,000 to 260,000 tokens: those of the
-parts of a tag, and some of the parts of characters."""
+"""Masks that are kept of one grammar, of 20 to 32 kB at 150,000 to 260,000 tokens: more than a tag
+has parts."""
 
 
 class ReasoningMasks:
@@ -38,12 +38,19 @@ class ReasoningMasks:
     @property
     def mask(self) -> Tensor | None:
         """The mask of the next token, None if it is not known."""
-        return self._kept.get(self._end) if self._is_reasoning else None
+        if not self._is_reasoning or self._end not in self._kept:
+            return None
+        self._kept[self._end] = self._kept.pop(self._end)  # used last
+        return self._kept[self._end]
 
     def keep(self, mask: Tensor) -> None:
-        """Note the mask of the next token."""
-        if self._is_reasoning and len(self._kept) < MAX_KEPT_MASKS:
-            self._kept[self._end] = mask
+        """Note the mask of the next token, instead of the one whose use is longest ago where there
+        are MAX_KEPT_MASKS."""
+        if not self._is_reasoning:
+            return
+        if len(self._kept) >= MAX_KEPT_MASKS:
+            del self._kept[next(iter(self._kept))]
+        self._kept[self._end] = mask
 
     def accept(self, token_id: int) -> None:
         """Take the token that was appended to the output."""
