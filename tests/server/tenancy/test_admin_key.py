@@ -107,8 +107,9 @@ def test_an_admin_lists_shows_and_cancels_the_requests_of_all(guarded: Served) -
     assert tenants["bobs"].startswith("key-") and "bob" not in tenants["bobs"]
     assert tenants["admins"] == "(admin)"
     own = ask(guarded, "get", "/v1/requests", ADMIN).json()["data"]
-    assert [each["request_id"] for each in own] == ["admins"]
-    assert "tenant" not in own[0]
+    own_ids = {each["request_id"] for each in own}
+    assert "admins" in own_ids and not own_ids & {"anns", "bobs"}
+    assert all("tenant" not in each for each in own)
     for name in ("anns", "bobs"):
         assert ask(guarded, "get", f"/v1/requests/{name}", ADMIN).status_code == 200
         cancelled = ask(guarded, "post", f"/v1/requests/{name}/cancel", ADMIN)
