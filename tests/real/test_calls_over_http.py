@@ -17,7 +17,7 @@ from tests.real.random_model import write_random_model
 MODEL = "random"
 MAX_TOKENS = 300
 UNITS = ["c", "</tool_call>", "<think>"]
-"""Of the values some are tags themselves."""
+"""The values that calls may have; some are tags themselves."""
 TOOL: Any = {
     "type": "function",
     "function": {
@@ -45,7 +45,7 @@ LIKELY = 8
 
 
 class Reply(NamedTuple):
-    """What a client reads: the calls as pairs of name and arguments."""
+    """The calls that a client reads, as pairs of name and arguments."""
 
     content: str
     reasoning: str

@@ -43,7 +43,7 @@ def test_required_calls_have_no_content_wherever_they_are_cut(
 
 @FORMATS
 def test_what_is_cut_after_a_call_is_no_content(form: ToolFormatName) -> None:
-    """Where text may come, too: separators, tags and heads, and what follows a name."""
+    """A cut in a separator, a tag or a head, or behind a name, leaves no text of the call."""
     text = write_calls(TWO, form)
     for length in range(len(text)):
         output = read(text[:length], options(form), is_cut=True)

@@ -22,15 +22,8 @@ struct Ahead {
         num_rows--;
     }
 
-    // Fetches some lines of a row.
-    void fetch(int64_t num_bytes) {
-        if (num_rows == 0) return;
-        const int64_t end = smaller(at + num_bytes, row_bytes);
-        for (; at < end; at += 64) __builtin_prefetch(*rows + at, 0, 2);
-        if (at < row_bytes) return;
-        at = 0;
-        rows++;
-        num_rows--;
+    void fetch(int64_t num_lines) {
+        for (; num_lines > 0 && num_rows; num_lines--) fetch();
     }
 
     void fetch_rest() {

@@ -28,11 +28,11 @@ struct Worker {
     // Where few rows attend to a tile:
     const Stored* const* head_keys;
     Ahead keys_ahead, values_ahead;
-    int64_t fetched_bytes;
+    int64_t fetched_at_once;  // lines
 
     int64_t rows_of_head() const { return task.num_queries * call.group(); }
 
-    // Whether the keys are multiplied where they lie: packing takes as long as many rows do.
+    // Whether keys are multiplied where they lie: to pack them pays for more rows.
     bool has_few_rows() const {
 #if QUIRE_HAS_TILES
         return Way::IS_SHAPED && rows_of_head() <= TILE_ROWS;
@@ -144,10 +144,10 @@ struct Worker {
         values_ahead = {places.values, call.values ? TILE : 0, call.v_head_size * size, 0};
         const int64_t num_lines = TILE * (ratio_up(keys_ahead.row_bytes, LINE) +
                                           ratio_up(values_ahead.row_bytes, LINE));
-        fetched_bytes = ratio_up(num_lines, task.num_heads * FETCHES) * LINE;
+        fetched_at_once = ratio_up(num_lines, task.num_heads * FETCHES);
     }
 
-    void fetch_lines() { (keys_ahead.num_rows ? keys_ahead : values_ahead).fetch(fetched_bytes); }
+    void fetch_lines() { (keys_ahead.num_rows ? keys_ahead : values_ahead).fetch(fetched_at_once); }
 
     void attend_packed(Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t count = smaller(TILE, task.end - at);
