@@ -41,6 +41,15 @@ doubled = torch.compile(lambda x: 2 * x, backend="eager")
 assert doubled(torch.ones(2)).tolist() == [2, 2]
 print("done")
 """
+READS = """
+import sys
+read = []
+sys.addaudithook(lambda event, args: event == "open" and read.append(str(args[0])))
+from quire.models.loading.lean_import import import_transformers
+
+import_transformers()
+print(sum(each.endswith("/modeling_llama.py") for each in read))
+"""
 FOR_SUBCLASSES = set() if cpu_has_fast_bfloat16() else {"torch.distributed.tensor"}
 """Modules that torch imports for the first operation of a tensor subclass, as `LazyUpcast` is."""
 SERVER = "import sys, quire.server.http.serve; print(*sys.modules)"
@@ -76,6 +85,10 @@ def test_a_process_imports_what_it_uses_alone(script: str, unused: set[str]) -> 
     modules = said_by(script)
     assert "quire" in modules
     assert modules & unused == set()
+
+
+def test_transformers_reads_the_files_of_its_models_once() -> None:
+    assert said_by(READS) == {"1"}
 
 
 ASKS = (

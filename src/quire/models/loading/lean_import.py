@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -57,10 +58,23 @@ def _import() -> None:
         import_utils.is_torch_distributed_available()  # which keeps its first answer
     finally:
         torch.distributed.is_available = is_available
+    _scan_once(import_utils)
     import transformers.generation.utils
     import transformers.masking_utils
     import transformers.modeling_utils
     import transformers.models.auto.modeling_auto  # noqa: F401
+
+
+def _scan_once(import_utils: ModuleType) -> None:
+    """Let transformers keep what it has read of the files of all its models: it names the folder in
+    two ways, and would read them again for the second."""
+    scan = import_utils.create_import_structure_from_path
+
+    def scan_folder(path: str | Path) -> object:
+        path = Path(path)
+        return scan(path.parent if path.is_file() else path)
+
+    vars(import_utils)["create_import_structure_from_path"] = scan_folder
 
 
 class _StandIn(ModuleType):
