@@ -25,7 +25,6 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Finish
 from tests.distributed.local_replicas import LocalReplicas
-from tests.e2e.server_process import engines_of
 from tests.engine.recording_subscriber import RecordingSubscriber
 
 CONFIG = EngineConfig(
@@ -228,26 +227,23 @@ def test_probes_find_the_replica_that_has_most(shared: Shared) -> None:
     shared.do(check())
 
 
-def test_a_lost_replica_and_a_killed_engine_lose_nothing(shared: Shared) -> None:
-    """The last test of the two replicas: one is no more."""
-    run, requests = shared.run, [request(number, LONG) for number in range(6)]
-
-    async def check() -> None:
+async def test_a_lost_replica_and_a_killed_engine_lose_nothing() -> None:
+    requests = [request(number, LONG) for number in range(6)]
+    async with running() as run, asyncio.timeout(60):
         alone = await read_all([run.engine.submit(each) for each in named(requests, "calm")])
         streams = [run.engine.submit(each) for each in named(requests, "killed")]
         first = await begun(streams[0])
         lost = dict(run.replicas.calls)["killed-request-0"]
         await run.replicas.lose(lost)
-        (last,) = engines_of(os.getpid())
-        os.kill(last.pid, signal.SIGKILL)
+        (last,) = run.replicas.replicas
+        assert last.process_id is not None
+        os.kill(last.process_id, signal.SIGKILL)
         (rest, finish), *others = await asyncio.gather(*map(read, streams))
         assert [first + rest, *(tokens for tokens, _ in others)] == alone
         assert sorted(run.told.causes) == [EndCause.KILLED, EndCause.REPLICA_LOST]
         route = route_of(finish)
         assert route[0] == lost
         assert list(run.engine.stats_by_replica) == [route[1]] != [lost]
-
-    shared.do(check())
 
 
 async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgotten() -> None:
