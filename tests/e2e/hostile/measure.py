@@ -84,8 +84,11 @@ class Arena:
         self._stream = stream
         self.is_fit = True
 
-    def undergo(self, attack: Attack, *, calm_s: float, settle_s: float) -> Outcome:
-        """Watch for `calm_s`, attack, and wait up to `settle_s` for the memory to come back."""
+    def undergo(
+        self, attack: Attack, *, calm_s: float, settle_s: float, settled_mb: float = LIMIT_KEPT_MB
+    ) -> Outcome:
+        """Watch for `calm_s`, attack, and wait up to `settle_s` for all memory but `settled_mb` to
+        come back: the arena is fit for no other attack before."""
         target = target_of(self._server, attack.limit_s)
         self._livez.seen()
         self._stream.seen()
@@ -99,8 +102,10 @@ class Arena:
         time.sleep(max(LEAST_S - seconds, 0))
         seen, stream = self._livez.seen(), self._stream.seen()
         hold = longest_hold(lags_before, loop_lags(self._server))
-        kept, peak = self._settle(before["memory"], seen["memory_peak"], settle_s)
-        self.is_fit = self._is_ready() and kept <= LIMIT_KEPT_MB * MB and not attack.ends_engine
+        kept, peak = self._settle(
+            before["memory"], seen["memory_peak"], time.monotonic() + settle_s, settled_mb * MB
+        )
+        self.is_fit = self._is_ready() and kept <= settled_mb * MB and not attack.ends_engine
         return Outcome(
             attack=attack,
             seconds=seconds,
@@ -119,14 +124,15 @@ class Arena:
             survived=self._is_ready(),
         )
 
-    def _settle(self, before: float, peak: float, settle_s: float) -> tuple[float, float]:
-        """Return the memory that is kept above `before`, and the peak, the time after the attack
-        included."""
-        until = time.monotonic() + settle_s
+    def _settle(
+        self, before: float, peak: float, until_s: float, settled: float
+    ) -> tuple[float, float]:
+        """Return the memory that is kept above `before`, once it is no more than `settled` or the
+        time is over, and the peak until then."""
         while True:
             seen = self._livez.seen()
             kept, peak = seen["memory"] - before, max(peak, seen["memory_peak"])
-            if kept <= LIMIT_KEPT_MB * MB or time.monotonic() > until:
+            if kept <= settled or time.monotonic() > until_s:
                 return kept, peak
             time.sleep(1)
 

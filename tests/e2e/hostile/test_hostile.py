@@ -74,14 +74,14 @@ def ground() -> Iterator[Ground]:
 @pytest.mark.parametrize("name", HELD)
 def test_attack_is_answered_and_harms_nobody(name: str, ground: Ground) -> None:
     (attack,) = [each for each in ATTACKS if each.name == name]
-    outcome = ground.arena().undergo(attack, calm_s=0.2, settle_s=SETTLE_S)
+    outcome = ground.arena().undergo(attack, calm_s=0.2, settle_s=SETTLE_S, settled_mb=MOST_KEPT_MB)
     assert outcome.survived
     assert attack.surprises(outcome.answers) == []
     assert outcome.num_livez_failed == 0
     assert outcome.num_streams_failed == 0
     assert outcome.livez_own_s < MOST_LIVEZ_S
     assert outcome.peak_mb < MOST_PEAK_MB
-    assert outcome.kept_mb < MOST_KEPT_MB
+    assert outcome.kept_mb <= MOST_KEPT_MB
 
 
 def test_every_attack_has_a_name_of_its_own() -> None:
