@@ -94,7 +94,7 @@ def test_steps_that_are_launched_ahead_say_the_same(family: str, references: Ref
     assert engine.stats.num_blocks_active == 0
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "llama4_text"])
+@long_but_for(["gpt_oss"], "family", ["gpt_oss", "llama4_text"])
 def test_triton_kernels_say_the_same(family: str, references: References) -> None:
     """Few requests: interpreted, a step of the kernels takes a tenth of a second."""
     pytest.importorskip("triton", reason="triton is not installed")

@@ -16,7 +16,10 @@ from tests.e2e.server_process import (
 )
 from tests.e2e.test_many_streams import NUM_STREAMS, together_and_alone
 
-pytestmark = pytest.mark.skipif(REPLICAS is not None, reason="replicas have a model whole")
+pytestmark = [
+    pytest.mark.long,  # ranks and engines are each in every run
+    pytest.mark.skipif(REPLICAS is not None, reason="replicas have a model whole"),
+]
 
 SIZES = ("--data-parallel-size", "2", "--tensor-parallel-size", "2", "--num-threads", "1")
 RANK = "quire-rank-1"

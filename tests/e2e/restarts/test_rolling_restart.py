@@ -23,6 +23,7 @@ from openai import AsyncOpenAI
 
 from tests.e2e.restarts.inherited_socket import FLAGS, SocketHolder, held_socket
 from tests.e2e.server_process import MODEL, STOP_WITHIN_S
+from tests.long import long_but_for
 
 NUM_STREAMS, NUM_SHORT = 32, 4
 NUM_TOKENS, NUM_SHORT_TOKENS = 120, 4
@@ -159,7 +160,7 @@ async def one_after_the_other(holder: SocketHolder) -> None:
     assert await asyncio.to_thread(new.stop) == 0
 
 
-@pytest.mark.parametrize("restart", [overlapping, one_after_the_other])
+@long_but_for([overlapping], "restart", [overlapping, one_after_the_other])
 def test_a_restart_under_load_fails_no_request(holder: SocketHolder, restart: Restart) -> None:
     asyncio.run(restart(holder))
 
