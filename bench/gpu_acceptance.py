@@ -1,31 +1,42 @@
 """Turns the first minutes on a GPU into facts: is what Quire computes there right, and how fast?
 
-    python -m bench.gpu_acceptance --stage correctness --out DIR
-    python -m bench.gpu_acceptance --stage speed --out DIR
+    python -m bench.gpu_acceptance --stage correctness --budget-s 200 --out DIR
+    python -m bench.gpu_acceptance --stage speed --budget-s 280 --out DIR
     python -m bench.gpu_acceptance --rehearse --out DIR
 
-Each check is a process of its own with a time limit. Findings are JSON lines, DIR/STAGE.jsonl, and
-a table of them, DIR/STAGE.md, is printed last. What passed at the same commit on the same machine
-is not run again, so that a call that was cut short goes on (`--again` runs all). Nothing is
-fetched: what a machine without a network lacks is brought by `make gpu-wheels`. A rehearsal runs
-every check small on a CPU, with Triton's interpreter and stand-ins.
+Each check is a process of its own with a time limit. A first line says for which checks there will
+be no time. Findings are JSON lines, DIR/STAGE.jsonl, written as they come, and a table of them,
+DIR/STAGE.md, is printed last. What passed with the same code on the same kind of machine is not run
+again, also where `--after` names the folder of an earlier run on a machine that is gone (`--again`
+runs all). Nothing is fetched: `python3 -m bench.gpu.bare` brings what a machine without a network
+lacks, and runs both stages. A rehearsal runs every check small on a CPU, with Triton's interpreter
+and stand-ins.
 """
 
 import argparse
+import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.gpu.check import Check
+from bench.gpu.check import Check, Figure
 from bench.gpu.listed import STAGES
 from bench.gpu.log import End, Log, Status
 from bench.gpu.machine import facts_here
-from bench.gpu.runner import ROOT, Plan, run_checks
+from bench.gpu.runner import ROOT, Plan, left_out, run_checks
+from bench.machine import read_commit
 
-BUDGET_S = 440.0
-JOBS = {"correctness": 4, "speed": 1}
-REHEARSAL_JOBS = 2
+BUDGET_S = 480.0
+FIRST_SHARE = {"correctness": 5 / 12, "speed": 1.0}
+"""The share of the time that is left which a stage may take: 200 s of 480, then the other 280."""
+MOST_JOBS = 16
+"""As many kernels are compiled at once as there are cores; each process takes a GiB of memory."""
+IN_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 24 << 30
+"""The weights of an 8B model are written there where they fit: no disk is waited for."""
 
 
 def selected(stage: str, names: Sequence[str]) -> list[Check]:
@@ -42,25 +53,45 @@ def selected(stage: str, names: Sequence[str]) -> list[Check]:
     return [check for check in STAGES[stage] if not names or check.name in names]
 
 
-def run_stage(stage: str, options: argparse.Namespace, folder: Path) -> bool:
-    """Run what is still to be run of a stage; print and write its table. Returns whether all of it
-    passed."""
+def run_stage(stage: str, options: argparse.Namespace, folder: Path, budget_s: float) -> bool:
+    """Run what is still to be run of a stage within the budget; print and write its table. Returns
+    whether all of it passed."""
     log = Log(options.out / f"{stage}.jsonl")
     facts = facts_here(ROOT, is_rehearsal=options.rehearse)
     checks = selected(stage, options.only)
-    done = {} if options.again else log.attempts(facts)
-    left = [c for c in checks if c.name not in done or done[c.name].end.status != Status.PASSED]
-    log.add_run(facts)
-    jobs = REHEARSAL_JOBS if options.rehearse and stage == "correctness" else JOBS[stage]
+    left = checks if options.again else _not_passed(checks, stage, options, facts)
+    log.add_run({**facts, "commit": read_commit(ROOT)})
+    jobs = 1 if stage == "speed" else min(os.cpu_count() or 1, MOST_JOBS)
     device = "cpu" if options.rehearse else "cuda"
-    plan = Plan(device, options.rehearse, jobs, options.budget_s, folder, log)
+    plan = Plan(device, options.rehearse, jobs, budget_s, folder, log)
+    print(_outlook(stage, left, plan), flush=True)
     for number, end in enumerate(run_checks(left, plan), 1):
         print(_line(end, number, len(left)), flush=True)
     text = log.table()
     (options.out / f"{stage}.md").write_text(text)
     print(text, flush=True)
-    attempts = log.attempts(facts)
-    return all(attempts[check.name].end.status is Status.PASSED for check in checks)
+    return not _not_passed(checks, stage, options, facts)
+
+
+def _not_passed(
+    checks: Sequence[Check], stage: str, options: argparse.Namespace, facts: Mapping[str, Figure]
+) -> list[Check]:
+    """Return the checks that have not passed yet, here or in the run that this one goes on from."""
+    folders = [options.out] if options.after is None else [options.after, options.out]
+    attempts = [Log(folder / f"{stage}.jsonl").attempts(facts) for folder in folders]
+    passed = {
+        name
+        for of_folder in attempts
+        for name, attempt in of_folder.items()
+        if attempt.end.status is Status.PASSED
+    }
+    return [check for check in checks if check.name not in passed]
+
+
+def _outlook(stage: str, checks: Sequence[Check], plan: Plan) -> str:
+    missed = [check.name for check in left_out(checks, plan.num_jobs, plan.budget_s)]
+    outlook = f"{stage}: {len(checks)} checks in {plan.budget_s:.0f} s, {plan.num_jobs} at once"
+    return f"{outlook}; left out, by guess: {', '.join(missed)}" if missed else outlook
 
 
 def _line(end: End, number: int, total: int) -> str:
@@ -76,7 +107,8 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="NAMES")
     parser.add_argument("--again", action="store_true", help="also run what has passed before")
     parser.add_argument("--rehearse", action="store_true", help="small, on a CPU")
-    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="of each stage")
+    parser.add_argument("--after", type=Path, help="folder of an earlier run to go on from")
+    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="of all stages together")
     options = parser.parse_args()
     try:
         stages = list(STAGES) if options.stage == "all" else [options.stage]
@@ -84,9 +116,20 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        results = [run_stage(stage, options, Path(folder)) for stage in stages]
+    ends_s = time.monotonic() + options.budget_s
+    results = []
+    with tempfile.TemporaryDirectory(dir=_roomy()) as folder:
+        for stage in stages:
+            left_s = ends_s - time.monotonic()
+            budget_s = left_s if len(stages) == 1 else left_s * FIRST_SHARE[stage]
+            results.append(run_stage(stage, options, Path(folder), budget_s))
     return 0 if all(results) else 1
+
+
+def _roomy() -> Path | None:
+    """Return a folder in memory where there is room for checkpoints; None is the usual one."""
+    has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES
+    return IN_MEMORY if has_room else None
 
 
 if __name__ == "__main__":

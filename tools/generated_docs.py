@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.ablation import gain_tables
+from bench.gpu.listed import STAGES
 from bench.json_list_records import list_table, newest_lists
 from bench.real_quality import load_newest as load_qualities
 from bench.real_quality import quality_table
@@ -132,6 +133,19 @@ def recorded_on_real_weights() -> str:
     return real_table(load())
 
 
+def acceptance_table() -> str:
+    """Return every check of a GPU, in the order of its worth, with its seconds."""
+    rows = [
+        "| Stage | Check | Holds to, or measures | s, by guess | s, at most |",
+        "|---|---|---|---|---|",
+    ]
+    for stage, checks in STAGES.items():
+        for check in checks:
+            seconds = f"{check.takes_s:g} | {check.limit_s:g}"
+            rows.append(f"| {stage} | `{check.name}` | {check.about} | {seconds} |")
+    return "\n".join(rows)
+
+
 TABLES = (
     Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
@@ -143,6 +157,7 @@ TABLES = (
     Table("json-lists", "docs/schemas.md", recorded_lists),
     Table("quality", "docs/models.md", recorded_qualities),
     Table("real-weights", "README.md", recorded_on_real_weights),
+    Table("acceptance", "docs/gpu.md", acceptance_table),
     Table("schemas", "docs/schemas.md", recorded_schemas),
     Table("gains", "src/quire/models/native/README.md", recorded_gains),
 )

@@ -39,12 +39,17 @@ class Check:
     """One entry of the acceptance: it runs in a process of its own, which is ended after `limit_s`.
 
     run: module and function, imported in that process only.
+    about: what it holds to, or measures.
+    takes_s: the seconds that it takes on a GPU, a guess until a record tells: by it a run says
+        beforehand what it will leave out.
     is_alone: whether nothing else may use the device meanwhile.
     """
 
     name: str
     run: str
+    about: str
     limit_s: float
+    takes_s: float
     is_alone: bool = False
 
 

@@ -66,13 +66,14 @@ class Log:
         return dict(runs[-1]) if runs else {}
 
     def attempts(self, of_run: Mapping[str, Figure] | None = None) -> dict[str, Attempt]:
-        """Return the last attempt at each check, of runs with these facts if any are given."""
+        """Return the last attempt at each check, of runs with these facts among theirs if any are
+        given."""
         attempts: dict[str, Attempt] = {}
         open_findings: dict[str, list[Finding]] = {}
         is_wanted = True
         for line in self._lines():
             if "run" in line:
-                is_wanted = of_run is None or line["run"] == dict(of_run)
+                is_wanted = of_run is None or of_run.items() <= line["run"].items()
             elif "status" in line:
                 end = End(line["check"], Status(line["status"]), line["took_s"], line["tail"])
                 found = open_findings.pop(end.check, [])

@@ -71,6 +71,22 @@ def run_checks(checks: Sequence[Check], plan: Plan) -> Iterator[End]:
             _ended(each)
 
 
+def left_out(checks: Sequence[Check], num_jobs: int, budget_s: float) -> list[Check]:
+    """Return the checks that `run_checks` would not begin if each took the time of its guess."""
+    free_s, missed = [0.0] * num_jobs, []
+    for check in checks:
+        if check.is_alone:
+            free_s = [max(free_s)] * num_jobs
+        begins_s = min(free_s)
+        if budget_s - begins_s < LEAST_S:
+            missed.append(check)
+        elif check.is_alone:
+            free_s = [begins_s + check.takes_s] * num_jobs
+        else:
+            free_s[free_s.index(begins_s)] += check.takes_s
+    return missed
+
+
 def _may_begin(check: Check, running: Sequence[Running], num_jobs: int) -> bool:
     if not running:
         return True
