@@ -66,7 +66,7 @@ def declared(extra: str | None = None) -> set[str]:
     return {normalised(re.split(r"[^\w.-]", each)[0]) for each in wanted}
 
 
-EXTRAS = ("flashinfer", "otel", "plot", "ray", "terminal")
+EXTRAS = ("otel", "plot", "ray", "terminal")
 """What some options and commands need; the rest of `src` runs without."""
 BROUGHT = {"triton"}
 """By torch, on the machines that can use it; the rest of `src` runs without."""

@@ -101,20 +101,6 @@ FAULTS = (
         "number.to(tl.int8)",
     ),
     Fault(
-        "attention-flashinfer",
-        "a sequence's last page is said to be full",
-        "src/quire/models/attention/flashinfer/pages.py",
-        "length - (end - 1) * block_size for",
-        "block_size for",
-    ),
-    Fault(
-        "attention-flashinfer",
-        "a replayed step has the plan that it was captured with",
-        "src/quire/models/attention/flashinfer/plans.py",
-        "            if size == num_seqs:\n",
-        "            if size < num_seqs:\n",
-    ),
-    Fault(
         "attention-fresh",
         "a window is one key longer",
         "src/quire/models/attention/triton/fresh.py",

@@ -17,7 +17,6 @@ PIECES = (
     "launched steps, for random mixes of chunks and single tokens in captured pieces: logits, keys "
     "and values, and nothing stored beyond a step's own tokens"
 )
-FLASHINFER = "float64, launched and replayed for other contexts; says why where it is not installed"
 ATTENTION_SPEED = (
     "bytes and operations over the ceilings; what is faster than its ceiling is an error of "
     "measurement, and fails"
@@ -107,13 +106,6 @@ STAGES: dict[str, tuple[Check, ...]] = {
             "compute-sanitizer finds no access out of bounds",
             150,
             90,
-        ),
-        Check(
-            "attention-flashinfer",
-            f"{CORRECTNESS}.flashinfer_attention:check_flashinfer",
-            FLASHINFER,
-            150,
-            30,
         ),
         Check(
             "receipt",
@@ -217,7 +209,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "attention-beside",
             "bench.gpu.speed.attention_beside:check_beside",
-            "FlashInfer beside Triton's kernels in the cases of attention, where it is installed",
+            "PyTorch's varlen_attn beside Triton's kernels, for prompts alone",
             90,
             40,
             is_alone=True,

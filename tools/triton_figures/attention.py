@@ -11,7 +11,7 @@ from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.launch import NUM_WARPS, Form
 from quire.models.attention.triton.list_kernel import count_tiles
 from quire.models.attention.triton.support import why_not_sizes
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import Device, num_programs
 from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import KVCacheDtype, LayerFacts
@@ -24,6 +24,9 @@ UNALIGNED = frozenset(
 )
 LONG_CHUNK, LONG_CONTEXT = 512, 32768
 """Tokens of a chunk that fills every tile, and of a context that programs share."""
+
+LEAST_WAITS = 2
+"""A tile of K and one of V."""
 
 PLAIN = LayerFacts(index=0, num_kv_heads=8, head_size=128, v_head_size=128, scale=0.1)
 LAYERS = {
@@ -90,7 +93,15 @@ def programs(form: Form) -> Iterator[Program]:
     program = partial(Program, unaligned=UNALIGNED)
     tile = form.tile(LONG_CHUNK)
     constants = form.chunk_constants(tile)
-    yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
+    yield program(
+        "chunks",
+        attend_chunks,
+        types,
+        constants,
+        tile.num_warps,
+        tile.num_stages,
+        least_waits=LEAST_WAITS if form.device.capability == 90 else 0,
+    )
     tile = form.tile(1)
     constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))
     yield program(
@@ -101,6 +112,8 @@ def programs(form: Form) -> Iterator[Program]:
         tile.num_warps,
         tile.num_stages,
         max_registers=form.max_registers(tile),
+        least_resident=num_programs(form.layer, form.codec, tile, form.device)
+        // form.device.num_sms,
     )
     yield program("count_tiles", count_tiles, parts, form.list_constants(tile), NUM_WARPS)
     yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)

@@ -26,6 +26,8 @@ class Program:
     unaligned: arguments of any value; others are multiples of ALIGNMENT.
     max_registers: those that a thread may have, or None to leave it to the assembler.
     has_fp_fusion: whether a product and a sum may become one operation.
+    least_resident: programs that a launch counts on running at once on a multiprocessor.
+    least_waits: loads that its loops over keys must let go on while they wait for one.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Program:
     unaligned: frozenset[str] = field(default_factory=frozenset)
     has_fp_fusion: bool = True
     max_registers: int | None = None
+    least_resident: int = 1
+    least_waits: int = 0
 
     def source(self) -> ASTSource:
         signature, attributes = {}, {}

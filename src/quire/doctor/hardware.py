@@ -85,7 +85,6 @@ def gpu_findings() -> Iterator[Finding]:
         yield ok(f"GPU {index}", text, figures)
     if found:
         yield _triton()
-        yield from _flashinfer()
     elif not NVIDIA.exists():
         yield ok("GPU", "none: models run on the CPU")
     elif torch_facts().cuda is None:
@@ -97,20 +96,6 @@ def gpu_findings() -> Iterator[Finding]:
             "see whether nvidia-smi lists one and whether the driver is new enough for this CUDA; "
             "in a container pass --gpus all",
         )
-
-
-def _flashinfer() -> Iterator[Finding]:
-    """Yield whether FlashInfer, where it is installed, has kernels that nobody has to compile."""
-    if find_spec("flashinfer") is None:
-        return
-    if find_spec("flashinfer_jit_cache") is None:
-        yield warn(
-            "FlashInfer",
-            "without precompiled kernels: Triton's attend in its place",
-            "install flashinfer-jit-cache of the same version and CUDA, from flashinfer.ai/whl",
-        )
-    else:
-        yield ok("FlashInfer", "installed, with precompiled kernels")
 
 
 def _triton() -> Finding:

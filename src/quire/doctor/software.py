@@ -14,7 +14,6 @@ from quire.extras import how_to_install
 LEAST_PYTHON = (3, 11)
 SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface-hub")
 EXTRAS = {
-    "flashinfer": ("flashinfer", "`--attention-backend flashinfer`"),
     "otel": ("opentelemetry", "traces"),
     "plot": ("matplotlib", "pictures of `quire bench` and `quire sim`"),
     "terminal": ("prompt_toolkit", "`quire chat` and `quire top`"),

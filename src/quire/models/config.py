@@ -76,12 +76,6 @@ class AttentionBackendName(RegistryName):
         "quire.models.attention.triton.registration:TRITON",
         "Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on",
     )
-    FLASHINFER = (
-        "flashinfer",
-        "quire.models.attention.flashinfer.registration:FLASHINFER",
-        "FlashInfer for plain heads of 64, 128 and 256 where its kernels are precompiled, and "
-        "Triton's for the rest; wants the extra `flashinfer`, and `auto` does not take it",
-    )
     REFERENCE = (
         "reference",
         "quire.models.attention.reference:REFERENCE",

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from tests.models.attention.flashinfer_stand_in import HALVES, Plan, attended, require
-
+HALVES = (torch.float16, torch.bfloat16)
 SIGNATURE = signature(varlen.varlen_attn)
 
 
@@ -36,13 +35,31 @@ class VarlenAttn:
         for each in (query, key, value):
             require(len(each) == spans[-1][1] and each.dtype in HALVES, "rows of halves")
             require(each.stride(-1) == 1 and each.shape[-1] <= 256, "dense vectors")
-        sizes = query.shape[1], key.shape[1], query.shape[2]
-        plan = Plan((), (), (), *sizes, 1, given["scale"], before, 0.0, query.dtype, causal=True)
-        parts = [
-            attended(plan, *(each[start:end].float() for each in (query, key, value)))
-            for start, end in spans
-        ]
+        parts = []
+        for start, end in spans:
+            rows = (each[start:end].float() for each in (query, key, value))
+            parts.append(_attended(*rows, before=before, scale=given["scale"]))
         return torch.cat(parts).to(query.dtype)
+
+
+def _attended(*tensors: Tensor, before: int, scale: float) -> Tensor:
+    """Return softmax(scores) of a sequence's query, key and value, [tokens, heads, width]; `before`
+    is how many keys a token sees beside its own, -1 all before it."""
+    query, key, value = tensors
+    group = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    at = torch.arange(len(query))
+    hidden = at > at[:, None]
+    if before >= 0:
+        hidden |= at < at[:, None] - before
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill_(hidden, -torch.inf).softmax(-1), value)
+
+
+def require(is_right: bool, what: str) -> None:
+    """Raise ValueError, as PyTorch does or should, unless `is_right`."""
+    if not is_right:
+        raise ValueError(f"varlen_attn: {what}")
 
 
 @contextmanager

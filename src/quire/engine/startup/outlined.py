@@ -36,8 +36,8 @@ from quire.models.loading.support import max_model_len
 from quire.models.loading.weight_format import KernelOptions
 from quire.models.shape import ModelShape
 
-CAPTURED = (AttentionBackendName.TRITON.value, AttentionBackendName.FLASHINFER.value)
-"""Attention backends whose decode steps are recorded, by the beginning of their names in logs."""
+CAPTURED = AttentionBackendName.TRITON.value
+"""The attention backend whose decode steps are recorded, by the beginning of its name in logs."""
 
 
 class OutlinedDevice(NamedTuple):

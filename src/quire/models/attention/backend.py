@@ -30,8 +30,7 @@ from quire.models.optimizations import Disabled
 
 class Site(NamedTuple):
     """The place where attention is to run: a device, a codec, the largest head sizes, the
-    optimisations that are switched off, the features that the layers need, and the layers, none
-    where they are not known yet."""
+    optimisations that are switched off, and the features that the layers need."""
 
     device: torch.device
     codec: Codec
@@ -39,7 +38,6 @@ class Site(NamedTuple):
     v_head_size: int
     disabled: Disabled = ()
     features: frozenset[LayerFeature] = frozenset()
-    layers: tuple[LayerFacts, ...] = ()
 
 
 class AttentionStep(Protocol):

@@ -5,8 +5,6 @@ from pkgutil import resolve_name
 from typing import NamedTuple
 
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
-from quire.models.attention.flashinfer.scratch import kept_bytes
-from quire.models.attention.flashinfer.support import why_not_numbers
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import why_not_sizes
@@ -15,10 +13,8 @@ from quire.models.config import AttentionBackendName, LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
 
-OF_TRITON = frozenset(
-    {AttentionBackendName.AUTO, AttentionBackendName.TRITON, AttentionBackendName.FLASHINFER}
-)
-"""Names that lead to Triton's kernels on a GPU, for all layers or for some."""
+OF_TRITON = frozenset({AttentionBackendName.AUTO, AttentionBackendName.TRITON})
+"""Names that lead to Triton's kernels on a GPU."""
 
 
 def registered(name: AttentionBackendName) -> RegisteredBackend:
@@ -84,13 +80,8 @@ def plan_attention(
     name, why = requested, None
     if requested in OF_TRITON:
         why = why_not_sizes(site.codec, site.head_size, site.v_head_size)
-        is_flashinfer = requested is AttentionBackendName.FLASHINFER
-        if is_flashinfer:
-            why = why or why_not_numbers(site.codec)
         if why is None:
             scratch = triton_scratch_bytes(layers, limits, site.codec, gpu)
-            if is_flashinfer:
-                return PlannedAttention(requested, scratch + kept_bytes(layers))
             return PlannedAttention(AttentionBackendName.TRITON, scratch)
     if requested is AttentionBackendName.AUTO:
         name = AttentionBackendName.REFERENCE

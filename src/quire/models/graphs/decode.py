@@ -27,46 +27,28 @@ class ReplayableBackend(Protocol):
         ...
 
 
-@runtime_checkable
-class PlannedBackend(Protocol):
-    """A replayable backend that works out numbers on the host before each replay."""
-
-    def plan_replay(self, num_seqs: int, batch: Batch) -> None:
-        """Prepare the captured step of `num_seqs` sequences for those of `batch`, which may be
-        fewer."""
-        ...
-
-
 class DecodeGraphs:
     """Implements `ReplayedSteps` for steps of one token a request.
 
     recordings: by batch size, a captured step.
     logits: [max_num_seqs, vocab_size], where replayed steps write them.
-    planned: the backend, if it plans before replays.
     """
 
     name = "full"
 
     def __init__(
-        self,
-        buffers: Buffers,
-        recordings: Mapping[int, Recording],
-        logits: Tensor,
-        planned: PlannedBackend | None = None,
+        self, buffers: Buffers, recordings: Mapping[int, Recording], logits: Tensor
     ) -> None:
         self._buffers = buffers
         self._recordings = recordings
         self._sizes = sorted(recordings)
         self._logits = logits
-        self._planned = planned
 
     def replay(self, batch: Batch) -> Tensor | None:
         size = self._size(batch)
         if size is None:
             return None
         self._buffers.fill(batch, size)
-        if self._planned is not None:
-            self._planned.plan_replay(size, batch)
         self._recordings[size].replay()
         return self._logits[: len(batch.context_lens)]
 
@@ -103,8 +85,7 @@ class _Decode:
 
     def graphs(self, recordings: Mapping[int, Recording]) -> DecodeGraphs:
         assert self._logits is not None, "steps were computed"
-        planned = self._backend if isinstance(self._backend, PlannedBackend) else None
-        return DecodeGraphs(self._buffers, recordings, self._logits, planned)
+        return DecodeGraphs(self._buffers, recordings, self._logits)
 
 
 @torch.inference_mode()

@@ -87,4 +87,4 @@ class LoadedModel:
         head_size = max(layer.head_size for layer in layers)
         v_head_size = max(layer.v_head_size for layer in layers)
         features = frozenset().union(*(layer.features for layer in layers))
-        return Site(self.device, codec, head_size, v_head_size, options.disabled, features, layers)
+        return Site(self.device, codec, head_size, v_head_size, options.disabled, features)
