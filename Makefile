@@ -10,6 +10,8 @@ WORKERS ?= 2
 SEED ?= $(shell date +%s)
 # How long `make soak` takes.
 MINUTES ?= 60
+# The versions of Triton that `make gpu-compile` compiles with: torch 2.11's, and the newest.
+TRITONS := 3.6.0 3.7.1
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
@@ -35,7 +37,7 @@ endif
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-compile gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,6 +138,13 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
 	$(BIN)/python -m tools.gpu_wheels .gpu-wheels
 
+gpu-compile: $(TRITONS:%=gpu-compile-%)  ## compile the kernels of GPUs with each Triton, and tell what they take
+
+gpu-compile-%: $(TESTS)
+	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --upgrade \
+		--target .gpu-compile/triton-$* triton==$*
+	PYTHONPATH=.gpu-compile/triton-$* $(BIN)/python -m tools.triton_figures --out .gpu-compile/$*.md $(ARGS)
+
 gpu-faults: $(TESTS)  ## break what each check of a GPU looks for, and see its rehearsal fail
 	$(BIN)/python -m tools.acceptance_faults $(ARGS)
 
@@ -143,7 +152,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .schemas .clients .gateways .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .gpu-compile .schemas .clients .gateways .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.

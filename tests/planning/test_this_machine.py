@@ -17,6 +17,9 @@ EXACT = ("device", "scratch", "graphs", "kv", "swap")
 """The lines of the receipt that are the same to the byte. Activations are measured, and what is
 unused depends on what other programs do; weights in 12 bits depend on their numbers."""
 ESTIMATED_SHARE = 0.15
+FIRST_TOUCHED = 16 << 20
+"""The bytes that a measured step may take beside its tensors: pages of libraries and of the
+allocator's pools are resident from when a step first touches them, in whatever test that is."""
 
 CONFIGS = {
     "as it comes": EngineConfig(ModelConfig(BUNDLED, device="cpu")),
@@ -53,7 +56,8 @@ def test_a_plan_says_what_an_engine_says(name: str) -> None:
         assert lines["weights"] == pytest.approx(receipt["weights"], rel=ESTIMATED_SHARE)
     else:
         assert lines["weights"] == receipt["weights"]
-    assert receipt["activation"] / 5 < lines["activation"] < receipt["activation"] * 5
+    assert lines["activation"] < 5 * receipt["activation"]
+    assert receipt["activation"] < 5 * lines["activation"] + FIRST_TOUCHED
     for field in ("dtype", "device", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
         assert getattr(planned, field) == getattr(facts, field)
     for field in ("block_size", "num_blocks", "attention", "quantization", "vocab_size"):

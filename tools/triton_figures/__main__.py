@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import triton
@@ -101,18 +102,24 @@ def main() -> int:
     parser.add_argument(
         "--for", type=int, nargs="+", choices=SM, default=[*SM], dest="capabilities"
     )
+    parser.add_argument("--out", type=Path, help="a file for the page, in place of the output")
     options = parser.parse_args()
-    print(about(), end="")
-    faults: list[str] = []
+    page, faults = [about()], list[str]()
     for kernels in ALL_KERNELS:
         found = []
         for case in kernels.cases():
             wanted = [each for each in options.capabilities if not options.few or each in case.few]
             if wanted:
+                print(f"{kernels.title}: {'; '.join(case.labels)}", file=sys.stderr, flush=True)
                 found.append(measured(kernels, case, wanted))
                 faults += found[-1].faults
-        print("\n".join(tables(kernels, found, options.capabilities)), flush=True)
-    print("\n## What falls short\n", *(faults or ["nothing"]), sep="\n")
+        page += tables(kernels, found, options.capabilities)
+    summary = "\n".join(["\n## What falls short\n", *(faults or ["nothing"])])
+    if options.out is None:
+        print(*page, sep="\n")
+    else:
+        options.out.write_text("\n".join((*page, summary, "")))
+    print(summary)
     return 1 if any(fault.endswith("(SHORT)") for fault in faults) else 0
 
 

@@ -71,13 +71,12 @@ FEW = {
 """The capabilities to compile some cases for where there is little time."""
 
 
-def programs(form: Form) -> Iterator[Program]:
-    """Yield the programs of a layer: for long chunks, for one token of each sequence, with the list
-    before and what comes after."""
+def _types(form: Form) -> dict[str, str | None]:
+    """Return the types of the arguments of kernels that read keys and values."""
     dtype = NAMES[form.codec.dtype]
     scales = "*bf16" if form.number else None
     kept = "*i8" if form.number else f"*{dtype}"
-    types: dict[str, str | None] = {
+    return {
         **dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}"),
         **dict.fromkeys(("keys", "values"), kept),
         **dict.fromkeys(("key_scales", "value_scales"), scales),
@@ -85,6 +84,12 @@ def programs(form: Form) -> Iterator[Program]:
         "sinks": f"*{dtype}" if form.layer.has_sinks else None,
         **NUMBERS,
     }
+
+
+def programs(form: Form) -> Iterator[Program]:
+    """Yield the programs of a layer: for long chunks, for one token of each sequence, with the list
+    before and what comes after."""
+    types, dtype = _types(form), NAMES[form.codec.dtype]
     parts: dict[str, str | None] = {
         **types,
         **dict.fromkeys(("sums_of_parts", "log_sums"), "*fp32"),
@@ -100,7 +105,7 @@ def programs(form: Form) -> Iterator[Program]:
         constants,
         tile.num_warps,
         tile.num_stages,
-        least_waits=LEAST_WAITS if form.device.capability == 90 else 0,
+        least_waits=LEAST_WAITS if form.device.loads_ahead and dtype != "fp32" else 0,
     )
     tile = form.tile(1)
     constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))

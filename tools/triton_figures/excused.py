@@ -17,10 +17,18 @@ class Place(NamedTuple):
         return f"{self.kernels}, {self.program}, {labels}, {self.capability / 10}"
 
 
-REASONS: Mapping[tuple[str, str], str] = {}
-"""By the first label of a case and the program."""
+WIDENED = (
+    "a latent in bytes is widened once for both of its products; Triton does not compile the loop "
+    "with more stages"
+)
+REASONS: Mapping[tuple[tuple[str, ...], str], str] = {
+    ((latent, kept), "chunks"): WIDENED
+    for latent in ("576, latent", "576, latent, 16 heads")
+    for kept in ("bf16, fp8_e4m3", "bf16, int8")
+}
+"""By the labels of a case of attention and the program."""
 
 
 def why_excused(place: Place) -> str | None:
     """Return why a program may fall short, None if it may not."""
-    return REASONS.get((place.labels[0], place.program))
+    return REASONS.get((place.labels, place.program))

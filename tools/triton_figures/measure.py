@@ -16,8 +16,7 @@ from tools.triton_figures.program import Program
 
 
 class Multiprocessor(NamedTuple):
-    """What one has, by compute capability; from the CUDA C++ Programming Guide, "Technical
-    Specifications per Compute Capability". `program_kib` is the most shared memory of a program,
+    """Limits of a multiprocessor: `program_kib` is the most shared memory of a program,
     `shared_kib` that of all programs, each of which takes a KiB more than it asks for."""
 
     program_kib: int
@@ -37,6 +36,7 @@ class Multiprocessor(NamedTuple):
         )
 
 
+# From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 SM = {
     80: Multiprocessor(163, 164, 64, 32),
     86: Multiprocessor(99, 100, 48, 16),
@@ -45,6 +45,7 @@ SM = {
     100: Multiprocessor(227, 228, 64, 32),
     120: Multiprocessor(99, 100, 48, 32),
 }
+"""By compute capability."""
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
@@ -153,5 +154,5 @@ def read_waits(intermediate: str) -> tuple[int, ...]:
         elif open_loops and line.lstrip().startswith("}") and depth == open_loops[-1][0]:
             waits.append(open_loops.pop()[1])
         elif open_loops and "async_wait" in line:
-            open_loops[-1][1] += map(int, re.findall(r"num = (\d+)", line))
+            open_loops[-1][1].extend(map(int, re.findall(r"num = (\d+)", line)))
     return tuple(min(each) for each in waits if each)

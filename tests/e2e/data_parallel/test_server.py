@@ -111,8 +111,15 @@ def test_prefixes_probes_and_resets_are_of_all_engines(server: ServerProcess) ->
 
 
 def use_both_engines(server: ServerProcess) -> None:
-    """Each of these requests is less work for the engine that has fewer of them."""
-    asyncio.run(texts(server, ["One, two", "Three, four", "Five, six", "Seven"], kills=None))
+    """Ask until both have worked: one that was restarted may be slow to take its first request."""
+    counters = [f'quire:generation_tokens_total{{engine="{number}"' for number in (0, 1)]
+    before = server.metrics(*counters)
+
+    def have_worked() -> bool:
+        asyncio.run(texts(server, ["One, two", "Three, four", "Five, six", "Seven"], kills=None))
+        return all(now > then for now, then in zip(server.metrics(*counters), before, strict=True))
+
+    assert eventually(have_worked, 60)
 
 
 def test_what_is_of_one_engine_has_its_number(server: ServerProcess) -> None:

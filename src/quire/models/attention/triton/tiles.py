@@ -50,6 +50,12 @@ class Device(NamedTuple):
         is as 8.x there."""
         return 90 <= self.capability < 120
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether products that read shared memory run beside loads: with three stages 9.0 would
+        wait for every tile before it multiplies (`make gpu-compile` tells the waits of loops)."""
+        return 90 <= self.capability < 100
+
 
 def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device) -> Tile:
     """Return the tile for `most_rows`: tokens of the longest chunk times query heads of a group.
@@ -67,10 +73,12 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
         if head_size > 256 and not codec.is_quantised:
-            return Tile(MIN_ROWS, 32, 8, 3)
+            return Tile(MIN_ROWS, 32, 8, 5 if device.loads_ahead else 3)
         return Tile(MIN_ROWS, 16 if head_size > 256 else 32, 4, 5)
     if head_size > 256:
-        return Tile(32, 32, 8, 2 if codec.is_quantised else 3)
+        if codec.is_quantised:
+            return Tile(32, 32, 8, 2)
+        return Tile(32, 32, 8, 5 if device.loads_ahead else 3)
     if head_size > 128:
         return _wide_tile(layer, codec, device)
     return _narrow_tile(layer, codec, device)
@@ -81,9 +89,11 @@ def _narrow_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
 
     It has many keys, unless registers would spill, or unless with few of them a multiprocessor has
     two programs, of which one multiplies while the other weighs: those of up to 64 elements in 16
-    bits.
+    bits. On 9.0 it has so few that a tile of K and one of V are under way while two are met.
     """
     is_small = layer.head_size <= 64
+    if device.loads_ahead:
+        return Tile(128, 64, 8, 5)
     if device.reads_shared:
         has_room = device.capability < 100 and layer.window_size is None and layer.softcap is None
         has_many = is_small if codec.is_quantised else has_room and not is_small
@@ -99,6 +109,8 @@ def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     A smaller one may spill where a larger does not: the assembler then tries to leave registers for
     a second program.
     """
+    if device.loads_ahead:
+        return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
     if device.reads_shared:
         if codec.is_quantised and layer.head_size > 192:
             return Tile(64, 32, 8, 3)
