@@ -12,6 +12,8 @@ SEED ?= $(shell date +%s)
 MINUTES ?= 60
 # The versions of Triton that `make gpu-compile` compiles with: torch 2.11's, and the newest.
 TRITONS := 3.6.0 3.7.1
+# The oldest torch that Quire runs with, and the newest that it was held to by `make gpu-apis`.
+TORCHES := 2.11.0 2.14.1
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
@@ -37,7 +39,7 @@ endif
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-compile gpu-faults readme clean
+.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-apis gpu-compile gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +147,13 @@ gpu-compile-%: $(TESTS)
 		--target .gpu-compile/triton-$* triton==$*
 	PYTHONPATH=.gpu-compile/triton-$* $(BIN)/python -m tools.triton_figures --out .gpu-compile/$*.md $(ARGS)
 
+gpu-apis: $(TORCHES:%=gpu-apis-%)  ## fetch the oldest and the newest torch, some GB, and hold them to what captures call
+
+gpu-apis-%:
+	$(PYTHON) -m venv .gpu-apis/$*
+	.gpu-apis/$*/bin/pip install --disable-pip-version-check --quiet torch==$*
+	.gpu-apis/$*/bin/python tools/torch_api.py
+
 gpu-faults: $(TESTS)  ## break what each check of a GPU looks for, and see its rehearsal fail
 	$(BIN)/python -m tools.acceptance_faults $(ARGS)
 
@@ -152,7 +161,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .gpu-compile .schemas .clients .gateways .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .gpu-apis .gpu-compile .schemas .clients .gateways .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.

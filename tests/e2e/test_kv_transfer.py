@@ -15,6 +15,7 @@ from tests.e2e.server_process import ServerProcess, eventually, server_process
 pytestmark = pytest.mark.one_engine  # which listens at one address
 NUM_TOKENS = 2000
 SOURCE = "quire:prompt_tokens_cached_by_source_total{source="
+RECEIVED = 'quire:kv_transfer_blocks_total{event="received"'
 
 
 class Pair(NamedTuple):
@@ -75,13 +76,14 @@ def test_a_long_prefix_is_had_from_the_other_server(pair: Pair) -> None:
     text, num_cached, _ = ask(pair.offers, prompt)
     assert num_cached == 0
     wait_until_offered(pair)
+    counters = (f'{SOURCE}"peer"', f'{SOURCE}"disk"', RECEIVED)
+    before = pair.asks.metrics(*counters)
     again, num_cached, request_id = ask(pair.asks, prompt)
     assert again == text
     assert num_cached >= NUM_TOKENS - 16
-    assert pair.asks.metric(f'{SOURCE}"peer"') == num_cached
-    assert pair.asks.metric(f'{SOURCE}"disk"') == 0
-    received = 'quire:kv_transfer_blocks_total{event="received"'
-    assert pair.asks.metric(received) == num_cached // 16
+    after = pair.asks.metrics(*counters)
+    counted = [now - then for now, then in zip(after, before, strict=True)]
+    assert counted == [num_cached, 0, num_cached // 16]
     timeline = pair.asks.client.get(f"/v1/requests/{request_id}").text
     assert "waits_for_peer" in timeline and "loaded_from_peer" in timeline
 

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.e2e.server_process import MODEL, ServerProcess, eventually, server_process
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-UNSAMPLED = "5bf92f3577b34da6a3ce929d0e0e4736"
+UNSAMPLED, LATER, REFUSED = (f"{digit}bf92f3577b34da6a3ce929d0e0e4736" for digit in "567")
 PARTS = {"received", "queued", "prefill", "decode", "delivered"}
 
 
@@ -104,15 +104,17 @@ def test_a_request_is_a_span_below_that_of_its_client(
 def test_what_is_not_sampled_is_not_sent(traced: tuple[ServerProcess, Collector]) -> None:
     server, collector = traced
     assert ask(server, UNSAMPLED, "00").endswith("-00")
-    later = "6bf92f3577b34da6a3ce929d0e0e4736"
-    ask(server, later, "01")
-    assert eventually(lambda: len(collector.of(later)) > 1, 10)
+    ask(server, LATER, "01")
+    assert eventually(lambda: len(collector.of(LATER)) > 1, 10)
     assert collector.of(UNSAMPLED) == []
 
 
 def test_what_the_collector_refuses_is_counted(traced: tuple[ServerProcess, Collector]) -> None:
     server, collector = traced
     collector.status = 400
-    ask(server, TRACE, "01")
+    ask(server, REFUSED, "01")
     dropped = 'quire:traces_dropped_total{reason="not_taken"}'
-    assert eventually(lambda: server.metric(dropped) == 1, 20)
+    try:
+        assert eventually(lambda: server.metric(dropped) == 1, 20)
+    finally:
+        collector.status = 200
