@@ -30,6 +30,7 @@ from tests.models.representatives import FAMILIES
 EACH_WAY = ("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3")
 """One for each way of attention."""
 NUM_INTERPRETED = 4
+SWAP_GIB = 0.05
 
 
 def build(
@@ -40,15 +41,17 @@ def build(
     kv_dtype: KVCacheDtype = KVCacheDtype.AUTO,
     is_overlapped: bool | None = None,
 ) -> Engine:
-    """Tight: budget and blocks are so few that requests are cut into chunks and preempted."""
+    """Tight: budget and blocks are so few that requests are cut into chunks and preempted. Sizes
+    are given, since a GPU would else be filled for each engine."""
     config = EngineConfig(
         ModelConfig(
             str(checkpoint), device=DEVICE, dtype=ModelDtype.FLOAT32, attention_backend=attention
         ),
         memory=MemoryConfig(
             block_size=BLOCK_SIZE,
-            kv_cache_tokens=3 * MAX_LEN if is_tight else None,
+            kv_cache_tokens=3 * MAX_LEN if is_tight else 2 * NUM_SEQS * MAX_LEN,
             kv_cache_dtype=kv_dtype,
+            swap_space=SWAP_GIB,
         ),
         scheduling=SchedulingConfig(
             max_model_len=MAX_LEN,
