@@ -68,6 +68,11 @@ class TritonAttention:
         return launch
 
 
+ALIGNMENT = 16
+"""Triton compiles a kernel for numbers that are multiples of it, and another for those that are
+not."""
+
+
 @dataclass(frozen=True, slots=True)
 class TritonStep:
     """One step of `TritonAttention`.
@@ -91,7 +96,7 @@ class TritonStep:
         sinks: Tensor | None = None,
     ) -> Tensor:
         check_sinks(layer, sinks)
-        query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
+        query, key, value = (_rows(tensor) for tensor in (query, key, value))
         num_tokens, num_heads, _ = query.shape
         launch = self.backend.launch_of(layer, num_heads)
         self._write(launch, key, value)
@@ -108,7 +113,7 @@ class TritonStep:
     def store(self, layer: LayerFacts, num_heads: int, key: Tensor, value: Tensor) -> None:
         """Write the keys and values of the step's tokens to their slots, as `attend` does first."""
         launch = self.backend.launch_of(layer, num_heads)
-        self._write(launch, dense_rows(key), dense_rows(value))
+        self._write(launch, _rows(key), _rows(value))
 
     def _write(self, launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
         num_tokens, num_kv_heads, _ = key.shape
@@ -118,8 +123,8 @@ class TritonStep:
             *launch.written,
             self.inputs.slots[launch.group],
             num_tokens,
-            *key.stride()[:2],
-            *value.stride()[:2],
+            *_strides(key),
+            *_strides(value),
             **launch.write_options,
         )
 
@@ -146,7 +151,7 @@ class _Call:
         table = inputs.block_tables[launch.group]
         self._sources = query, *launch.sources, sinks, out
         self._tables = inputs.query_starts, inputs.context_lens, table, self._num_seqs
-        self._numbers = table.stride(0), *query.stride()[:2], *launch.numbers
+        self._numbers = table.stride(0), *_strides(query), *launch.numbers
 
     def attend_longer(self) -> None:
         launch = self._launch.chunks(self._inputs.bounds.longest_chunk)
@@ -200,3 +205,22 @@ class _Call:
         self, grid: tuple[int, ...], parts: tuple[Tensor | None, ...], options: Options
     ) -> None:
         attend_tokens[grid](*self._sources, *parts, *self._tables, *self._numbers, **options)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Return rows [T, heads, width] as kernels read them, without a copy where their strides are
+    multiples of ALIGNMENT: others change with T, and a kernel is compiled for each kind."""
+    rows = dense_rows(tensor)
+    is_aligned = all(stride % ALIGNMENT == 0 for stride in rows.stride()[:2])
+    return rows if is_aligned else rows.contiguous()
+
+
+def _strides(rows: Tensor) -> tuple[int, int]:
+    """Return the elements from one token to the next and from one head to the next, [T, heads,
+    width]. Of a dimension of one torch says any number: there it is that of dense rows."""
+    num_tokens, num_heads, width = rows.shape
+    of_token, of_head, _ = rows.stride()
+    return (
+        of_token if num_tokens > 1 else num_heads * width,
+        of_head if num_heads > 1 else width,
+    )
