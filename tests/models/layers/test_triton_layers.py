@@ -133,6 +133,7 @@ def test_a_layer_is_eleven_kernels(tmp_path: Path) -> None:
     assert two - one == 35
 
 
+@pytest.mark.long  # whole starts that capture are in every run, and so is each kernel
 def test_captured_steps_say_what_generate_says(references: References) -> None:
     loaded = load_packed(references.checkpoint("qwen3"), triton_kernels(), "float32")
     assert DecoderForward in kinds_in(loaded)
