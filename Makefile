@@ -30,8 +30,6 @@ ON_SEVERAL := $(filter-out %/test_bench.py %/test_refused_starts.py %/test_run_b
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
-# Of what is installed a part is ever imported, and compiled then.
-INSTALL_ARGS := --no-compile $(PIP_ARGS)
 
 # Checks and the wheel take a core each.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
@@ -137,7 +135,7 @@ soak: $(TESTS)  ## the same at random for MINUTES=60: nothing may grow
 wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every package
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
-	$(BIN)/python -m tools.check_wheel dist/*.whl $(INSTALL_ARGS)
+	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
 gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
 	$(BIN)/python -m tools.gpu_wheels .gpu-wheels
@@ -171,13 +169,13 @@ $(SERVES): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Quire needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(INSTALL_ARGS) -e .
+	$(BIN)/pip install $(PIP_ARGS) -e .
 	@touch $@
 
 # The packages of an extra alone: to name Quire again would compile its kernels again.
 $(VENV)/.ready-%: $(SERVES)
 	$(BIN)/python -m tools.requirements $* > $(VENV)/requirements-$*.txt
-	$(BIN)/pip install $(INSTALL_ARGS) -r $(VENV)/requirements-$*.txt
+	$(BIN)/pip install $(PIP_ARGS) -r $(VENV)/requirements-$*.txt
 	@touch $@
 
 # Tools that only `make deploy-check` uses.
