@@ -23,7 +23,8 @@ NO_WHEELS = 2
 
 def main() -> int:
     """Return the exit status of the acceptance."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    about = __doc__.splitlines()[0] if __doc__ else None
+    parser = argparse.ArgumentParser(description=about, allow_abbrev=False)
     parser.add_argument("--wheels", type=Path, required=True, help="folder of `make gpu-wheels`")
     parser.add_argument("--out", type=Path, required=True, help="folder for records and tables")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="the install included")

@@ -25,14 +25,14 @@ def kernels() -> ModelKernels:
     return bind_kernels(library_with_products())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # a folder below has other `kernels`
 def kernel(kernels: ModelKernels) -> CompressedBf16Kernel:
     linear = kernels.linears[0]
     assert isinstance(linear, CompressedBf16Kernel)
     return linear
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fused(kernels: ModelKernels) -> FusedKernels:
     assert isinstance(kernels.fused, FusedKernels)
     return kernels.fused

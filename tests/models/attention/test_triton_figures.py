@@ -1,4 +1,4 @@
-"""What is read off compiled programs is what they say."""
+"""Figures of compiled programs: waits of loops, programs at once, and what falls short."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""What captures call of torch is there, in the torch that is installed and in the oldest and newest
-that `make gpu-apis` has fetched."""
+"""Calls that captures make of torch are taken by the installed version, and by the oldest and the
+newest that `make gpu-apis` has fetched."""
 
 import subprocess
 import sys
