@@ -9,15 +9,19 @@ import gc
 import os
 import random
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interpreter import replace_once_a_launch
+from tests.interpreter import spare_the_interpreter
 from tests.profiles import load_profile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
+# A folder without certificates: clients on loopback would read the system's for 25 ms each.
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 pytest_plugins = ["tests.models.fidelity_table", "tests.order", "tests.skips"]
 
@@ -26,14 +30,24 @@ if TYPE_CHECKING:
     from tests.models.reference import References
 
 load_profile()
-replace_once_a_launch()
+spare_the_interpreter()
 
 
 def pytest_collection_finish() -> None:
+    keep_what_is_there()
+
+
+def keep_what_is_there() -> None:
     """Let no collection of garbage look at what was imported and collected: it stays, and is so
     much that each would take a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_a_module_imports_is_kept() -> Iterator[None]:
+    yield
+    keep_what_is_there()
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Hypothesis profiles, by HYPOTHESIS_PROFILE, and what makes every run draw the same cases.
 
-`default`   50 cases of a property, the same ones in every run: a failure is one of the change.
+`default`   30 cases of a property, the same ones in every run: a failure is one of the change.
 `long`      5,000, the same ones too.
 `search`    1,000 new ones in every run (`make search`); what it finds becomes an @example.
 """
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 
-DEFAULT_CASES = 50
+DEFAULT_CASES = 30
 LONG_RUN_S = "7200"
 """For one test, in the profiles that take longer than pyproject.toml allows."""
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.interpreter import replace_once_a_launch
+from tests.interpreter import spare_the_interpreter
 
 from bench.gpu.check import Place, load
 from bench.gpu.log import Log
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
     if options.rehearse:
-        replace_once_a_launch()
+        spare_the_interpreter()
     place = Place(torch.device(options.device), options.rehearse, options.folder)
     log, is_right = Log(options.log), True
     for finding in load(options.run)(place):

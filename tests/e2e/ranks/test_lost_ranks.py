@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.restarts.test_restarts import BODIES, FLAGS, TOKENS, Stream, has_made, whole
 from tests.e2e.server_process import REPLICAS, ServerProcess, eventually, server_process
+from tests.long import long_but_for
 
 pytestmark = pytest.mark.skipif(REPLICAS is not None, reason="replicas have a model whole")
 
@@ -54,10 +55,11 @@ def stop_rank_1(server: ServerProcess) -> None:
     os.kill(follower(server).pid, signal.SIGSTOP)
 
 
-@pytest.mark.parametrize(
-    ("harm", "cause"),
-    [(kill_rank_1, "rank_lost"), (kill_rank_0, "killed"), (stop_rank_1, "stuck")],
-)
+HARMS = [(kill_rank_1, "rank_lost"), (kill_rank_0, "killed"), (stop_rank_1, "stuck")]
+"""The first in every run: engines that are killed or stopped have tests of their own."""
+
+
+@long_but_for([HARMS[0]], "harm, cause", HARMS)
 def test_streams_go_on_when_a_rank_is_lost(
     harm: Callable[[ServerProcess], None],
     cause: str,

@@ -27,7 +27,7 @@ from tests.engine.startup.captured_starts import (
     submit,
     texts_of,
 )
-from tests.interpreter import replace_once_a_launch
+from tests.interpreter import spare_the_interpreter
 from tests.models.parallel.rank_processes import JOBS
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References, fidelity_prompts
 
@@ -146,7 +146,7 @@ def serve_with_ranks(folder: Path) -> RanksAnswer:
     """Start an engine of two ranks and serve. This process must have no other thread: then its
     ranks are forked, with the stand-in."""
     torch.set_num_threads(1)
-    replace_once_a_launch()
+    spare_the_interpreter()
     gpu = StandInGPU()
     mode = CUDAGraphMode.FULL_AND_PIECEWISE
     model = ModelConfig("", cudagraph_mode=mode, tensor_parallel_size=2)

@@ -40,6 +40,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.http.listen import bind
 from tests.engine.recording_subscriber import RecordingSubscriber
+from tests.engine.toy_starter import toy_starter
 
 CONFIG = EngineConfig(
     ModelConfig(TOY_MODEL),
@@ -120,7 +121,7 @@ class Served(NamedTuple):
 
 async def served(config: EngineConfig) -> Served:
     """The requests one after the other by an engine process that then ends."""
-    client = EngineSupervisor(config, RecordingSubscriber(), SupervisionConfig(0))
+    client = EngineSupervisor(config, RecordingSubscriber(), SupervisionConfig(0), toy_starter())
     await client.start()
     try:
         async with asyncio.timeout(60):

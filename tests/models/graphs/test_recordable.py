@@ -5,7 +5,6 @@ are computed as ever.
 
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +15,11 @@ from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.crossings import Crossings
 from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
 from quire.models.loading.loaded_model import LoadedModel
+from tests.long import long_but_for
 from tests.models.driver import load
 from tests.models.families import SERVED
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References
+from tests.models.representatives import FAMILIES
 
 META = torch.device("meta")
 """Its tensors have shapes and no values: what needs a value raises."""
@@ -78,6 +79,6 @@ def crossings_of_a_step(family: str, references: References) -> int:
     return num
 
 
-@pytest.mark.parametrize("family", SERVED)
+@long_but_for(FAMILIES.keys() & SERVED.keys(), "family", SERVED)
 def test_a_step_can_be_recorded(family: str, references: References) -> None:
     assert crossings_of_a_step(family, references) == 0

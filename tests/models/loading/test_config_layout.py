@@ -25,10 +25,12 @@ from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.w8a8 import W8A8Kernel
 from quire.models.target import Target
 from tests.instructions import library_of
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
 from tests.models.families import SERVED
 from tests.models.reference import References
+from tests.models.representatives import FAMILIES
 
 CPU = torch.device("cpu")
 PLAIN = {
@@ -52,7 +54,7 @@ def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = N
     return look_ahead(folder, Target(ModelDtype(dtype), CPU, given), trust_remote_code=False)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@long_but_for(FAMILIES.keys() & SERVED.keys(), "name", SERVED)
 def test_the_outline_is_what_the_probe_measures(name: str, references: References) -> None:
     folder = references.checkpoint(name)
     preview, loaded = preview_of(folder), load(folder)

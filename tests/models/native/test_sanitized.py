@@ -34,7 +34,7 @@ DRIVERS = [
         for isa in ("avx512", "amx")
     ),
 ]
-FEW, MANY = 60, 300
+FEW, MANY = 25, 300
 """Random calls: of the kernels of this machine in every run, of all in `make long`."""
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

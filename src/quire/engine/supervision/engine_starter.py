@@ -22,9 +22,9 @@ RENEWAL_S = 60.0
 
 
 class EngineStarter:
-    """Starts the engines of one server. With `has_standby` all are forked by one process, but for
-    toys; those that run code of a checkpoint only with `runs_own_code`: such code may need all of
-    torch, which is then imported.
+    """Starts the engines of one server. With `has_standby` all are forked by one process; those
+    that run code of a checkpoint only with `runs_own_code`: such code may need all of torch, which
+    is then imported.
 
     Methods may be called in any thread.
     """
@@ -105,7 +105,7 @@ class EngineStarter:
     def _launch(self, config: EngineConfig) -> LaunchedEngine:
         launched = None
         has_all = self._runs_own_code or not config.model.trust_remote_code
-        if has_all and config.model.model != TOY_MODEL:
+        if has_all:
             with self._lock:
                 launched = self._forked(model_type_of(config.model))
         if launched is None:
@@ -147,8 +147,10 @@ class EngineStarter:
 
 
 def model_type_of(model: ModelConfig) -> str:
-    """Return the type of a model in a local folder, or nothing: then the load imports what it
-    needs."""
+    """Return the type of a model in a local folder or of a toy, or nothing: then the load imports
+    what it needs."""
+    if model.model == TOY_MODEL:
+        return TOY_MODEL
     try:
         found = json.loads((Path(model.model) / "config.json").read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,0 +1,13 @@
+"""Starts the toys of the tests of a process: one process imports for all of them."""
+
+import atexit
+from functools import cache
+
+from quire.engine.supervision.engine_starter import EngineStarter
+
+
+@cache
+def toy_starter() -> EngineStarter:
+    made = EngineStarter(has_standby=True)
+    atexit.register(made.close)
+    return made
