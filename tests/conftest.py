@@ -10,18 +10,16 @@ import os
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.certificates import trust_nobody
 from tests.interpreter import spare_the_interpreter
 from tests.profiles import load_profile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
-# A folder without certificates: clients on loopback would read the system's for 25 ms each.
-os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 pytest_plugins = ["tests.models.fidelity_table", "tests.order", "tests.skips"]
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from quire.models.native.linear.w8a8 import W8A8Kernel
     from tests.models.reference import References
 
+trust_nobody()
 load_profile()
 spare_the_interpreter()
 

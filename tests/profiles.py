@@ -12,6 +12,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 
 DEFAULT_CASES = 30
+STATED_CASES = 50
+"""The numbers of `cases` are for properties of which others have so many."""
 LONG_RUN_S = "7200"
 """For one test, in the profiles that take longer than pyproject.toml allows."""
 
@@ -43,9 +45,9 @@ def load_profile() -> None:
 
 
 def cases(number: int) -> settings:
-    """Settings for a property with `number` cases by default, and as many times more or fewer in
-    another profile as every other property has."""
-    return settings(max_examples=max(1, number * settings().max_examples // DEFAULT_CASES))
+    """Settings for a property with `number` cases where every other has STATED_CASES, and in each
+    profile as many times more or fewer as every other has."""
+    return settings(max_examples=max(1, number * settings().max_examples // STATED_CASES))
 
 
 def _draw_no_constants_of_loaded_modules() -> None:

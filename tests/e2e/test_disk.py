@@ -18,6 +18,7 @@ def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:
     assert outcomes[-1].num_texts == len(PROMPTS)
 
 
+@pytest.mark.long  # a server that was killed is in every run
 @pytest.mark.one_engine
 def test_an_engine_that_was_killed_is_warm(tmp_path: Path) -> None:
     with server_process(*FLAGS, *disk_flags(tmp_path)) as server:

@@ -92,6 +92,7 @@ def test_drain_lets_running_requests_finish() -> None:
         assert server.process.wait(30) == 0
 
 
+@pytest.mark.long  # a drain is in every run, and so is a second signal
 def test_drain_has_an_end() -> None:
     with server_process("--shutdown-timeout", "0.5") as server:
         engines = engines_of(server.process.pid)

@@ -93,7 +93,7 @@ def test_a_start_that_fails_before_its_engine_process_ends_without_a_traceback()
         "import sys\n"
         "sys.executable = '/nowhere/python'\n"
         "from quire.server.cli.main import main\n"
-        "sys.exit(main(['serve', 'toy', '--port', '0']))\n"
+        "sys.exit(main(['serve', 'toy', '--port', '0', '--no-engine-standby']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60

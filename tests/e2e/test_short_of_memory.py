@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
+from tests.long import rest_is_long
 
 Reply: TypeAlias = dict[str, Any]
 NUM_REQUESTS = 8
@@ -22,7 +23,7 @@ FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--enable-kv-ca
 FEW = ("--kv-cache-tokens", "300", "--max-model-len", "300")
 
 
-@pytest.fixture(scope="module", params=["swap", "recompute"])
+@pytest.fixture(scope="module", params=rest_is_long(["swap"], ["swap", "recompute"]))
 def short(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerProcess]]:
     mode: str = request.param
     with server_process(*FLAGS, *FEW, "--swap-space", "0.05", "--preemption-mode", mode) as running:

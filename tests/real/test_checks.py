@@ -1,6 +1,7 @@
 """Checks at load on real weights: they refuse none, keep every fast path, and see every fault."""
 
 import logging
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.loader import load_model
 from quire.models.loading.weight_format import KernelOptions
 from quire.models.native import library
+from tests.long import long_but_for
 from tests.models.driver import ignore_progress
 from tests.models.loading.checked import worst_of_bound
 from tests.models.loading.faults import IN_CALLS, IN_MODULES
@@ -23,6 +25,7 @@ from tests.real.models import real_folder
 CPU = torch.device("cpu")
 MODELS = (pytest.param("smollm2"), pytest.param("gemma3", marks=pytest.mark.long))
 FAULTS = (*IN_MODULES, *IN_CALLS)
+WEIGHTS = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), Quantization))
 
 
 @pytest.fixture(params=MODELS)
@@ -43,8 +46,7 @@ def loaded(folder: Path, dtype: ModelDtype, quantization: Quantization) -> Loade
     )
 
 
-@pytest.mark.parametrize("dtype", [ModelDtype.BFLOAT16, ModelDtype.FLOAT32])
-@pytest.mark.parametrize("quantization", [Quantization.NONE, Quantization.INT8])
+@long_but_for(WEIGHTS[:2], "dtype, quantization", WEIGHTS)
 def test_real_models_start_with_all_of_their_kernels(
     folder: Path,
     dtype: ModelDtype,

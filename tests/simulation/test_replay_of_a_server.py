@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
@@ -49,6 +50,7 @@ def test_a_killed_engine_leaves_a_record_that_is_replayed(tmp_path: Path) -> Non
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long  # that of one which was killed is in every run
 def test_a_record_of_a_busy_engine_is_replayed(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     flags = ("--max-num-seqs", "6", "--flight-recorder-dir", str(folder))

@@ -136,6 +136,7 @@ def test_what_is_of_one_engine_has_its_number(server: ServerProcess) -> None:
         assert '"num_blocks":' in [next(events), next(events)][1]
 
 
+@pytest.mark.long  # the drain of one is in every run
 def test_the_drain_ends_both_engines() -> None:
     with server_process(*FLAGS) as own:
         engines = engines_of(own.process.pid)

@@ -3,6 +3,8 @@ start again."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.disk_kills import FLAGS, PROMPTS, ask, disk_flags
 from tests.e2e.server_process import eventually, server_process
 
@@ -11,6 +13,7 @@ WRITTEN = 'quire:prefix_disk_blocks_total{engine="0",event="written"'
 NUM_BLOCKS = 8
 
 
+@pytest.mark.long  # what a server has written is had by the next one in every run
 def test_what_one_engine_has_written_is_had_by_both(tmp_path: Path) -> None:
     flags = (*SEVERAL, *FLAGS, *disk_flags(tmp_path))
     with server_process(*flags) as server:

@@ -152,6 +152,7 @@ def test_a_crowd_on_one_model_does_not_starve_the_other(server: ServerProcess) -
     assert times[len(times) // 2] < 10, times
 
 
+@pytest.mark.long  # engines of one model are killed in every run
 def test_a_model_whose_engine_is_killed_leaves_the_other_alone(tmp_path: Path) -> None:
     path = models_file(tmp_path, 60)
     with server_process("--models-config-file", str(path)) as running:

@@ -82,6 +82,7 @@ def test_streams_go_on_when_a_rank_is_lost(
     assert eventually(lambda: not any(map(is_there, ranks)), GONE_S)
 
 
+@pytest.mark.long  # one at work is in every run
 def test_an_idle_engine_that_loses_a_rank_is_replaced_at_once(server: ServerProcess) -> None:
     server.wait_ready()
     kill_rank_1(server)

@@ -71,6 +71,7 @@ def test_a_request_that_crashes_the_engine_is_ended_and_20_others_are_not(checkp
         assert "crashing.py" in server.log(), "the stack of the crash is logged"
 
 
+@pytest.mark.long  # whole answers that do are in every run
 def test_a_stream_that_crashes_the_engine_ends_with_an_error(checkpoint: Path) -> None:
     body = {
         **{"model": MODEL, "prompt": "Stop", "max_tokens": 50, "stream": True},
@@ -88,6 +89,7 @@ def test_a_stream_that_crashes_the_engine_ends_with_an_error(checkpoint: Path) -
         assert server.metric("quire:engine_restarts_total{") == 4
 
 
+@pytest.mark.long  # a supervisor ends those of a toy in every run
 def test_a_step_that_does_not_end_is_ended_and_told_in_the_log(checkpoint: Path) -> None:
     with serving(checkpoint, "--stuck-after", "1") as server, ThreadPoolExecutor(2) as pool:
         expected = texts(server, 3)

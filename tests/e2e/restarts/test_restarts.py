@@ -169,6 +169,7 @@ def test_probes_tell_of_a_restart_and_the_server_ends_in_the_middle_of_one() -> 
         assert server.stop() == 0
 
 
+@pytest.mark.long  # the starter of engines has tests of its own
 @pytest.mark.one_engine
 def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None:
     with server_process(*FLAGS) as server:
@@ -191,6 +192,7 @@ def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None
         assert not any(each.is_running() for each in processes)
 
 
+@pytest.mark.long  # the starter of engines has tests of its own
 @pytest.mark.one_engine
 def test_none_stands_by_where_none_is_to() -> None:
     with server_process(*FLAGS, "--no-engine-standby") as server:

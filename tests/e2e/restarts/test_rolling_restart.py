@@ -221,6 +221,7 @@ def ask(client: httpx.Client, path: str, **request: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long  # batches go on after a restart in test_batches.py
 def test_a_batch_given_in_a_drain_is_done_by_the_next_server(
     holder: SocketHolder, tmp_path: Path
 ) -> None:
