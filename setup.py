@@ -4,8 +4,11 @@ Every .cpp file there is compiled once for each instruction set that the target 
 compiler the installation goes on, and Quire runs without the library.
 """
 
+import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -46,21 +49,23 @@ class BuildNative(build_ext):
     """The library is no Python module, but is built and installed like one."""
 
     def build_extension(self, ext: Extension) -> None:
-        openmp = ["-fopenmp"] if sys.platform == "linux" else []
-        objects = [
-            compiled
-            for isa in isas()
-            if self.knows(isa)
-            for compiled in self.compiler.compile(
-                ext.sources,
-                output_dir=str(Path(self.build_temp) / isa),
-                extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
-                include_dirs=[str(NATIVE)],
-                depends=ext.depends,
-            )
-        ]
+        files = [(isa, source) for isa in isas() if self.knows(isa) for source in ext.sources]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # a compiler is a process
+            compiled = pool.map(partial(self.compile, ext), *zip(*files, strict=True))
+            objects = [each for made in compiled for each in made]
         self.compiler.link_shared_object(
             objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
+        )
+
+    def compile(self, ext: Extension, isa: str, source: str) -> list[str]:
+        """Return the object files."""
+        openmp = ["-fopenmp"] if sys.platform == "linux" else []
+        return self.compiler.compile(
+            [source],
+            output_dir=str(Path(self.build_temp) / isa),
+            extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
+            include_dirs=[str(NATIVE)],
+            depends=ext.depends,
         )
 
     def knows(self, isa: str) -> bool:

@@ -27,17 +27,10 @@ def rest_is_long(kept: Collection[object], parameters: Iterable[object]) -> list
 
 
 def long_but_for(
-    kept: Collection[object],
-    name: str,
-    parameters: Iterable[object],
-    *,
-    is_indirect: bool = False,
+    kept: Collection[object], name: str, parameters: Iterable[object]
 ) -> pytest.MarkDecorator:
     """Parametrize a test by `name`, or by several that commas part, as `rest_is_long` says.
 
     Raises ValueError if something is kept that is no parameter.
     """
-    marked = rest_is_long(kept, parameters)
-    if is_indirect:  # the fixture has what tests of one parameter share
-        return pytest.mark.parametrize(name, marked, indirect=True, scope="module")
-    return pytest.mark.parametrize(name, marked)
+    return pytest.mark.parametrize(name, rest_is_long(kept, parameters))

@@ -12,7 +12,7 @@ from tests.profiles import cases, load_profile
 
 load_profile()
 
-@cases(400)
+@cases(100)
 @given(st.integers(), st.floats(), st.text(max_size=5))
 def cases_of(number, real, text):
     print(number, real, ascii(text))
@@ -37,11 +37,11 @@ def drawn(profile: str, before: str = "") -> list[str]:
 
 def test_every_run_draws_the_same_cases_whatever_modules_are_loaded() -> None:
     alone = drawn("default")
-    assert len(alone) == 400
+    assert len(alone) == 60
     assert drawn("default", "import quire.cache.kv_cache, quire.scheduler.scheduler\n") == alone
 
 
 def test_a_search_draws_others_each_time_and_more_of_them() -> None:
     first, second = drawn("search"), drawn("search")
-    assert len(first) >= 2000
+    assert len(first) >= 1000
     assert first != second

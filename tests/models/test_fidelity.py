@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from quire.models.config import KVOptions
 from quire.models.loading.loaded_model import LoadedModel
-from tests.long import long_but_for
 from tests.models.checkpoints import attention_of
 from tests.models.driver import DEVICE, generate_greedy, load
 from tests.models.families import SERVED
@@ -28,7 +27,6 @@ from tests.models.reference import (
     ordinary,
     some_prompts,
 )
-from tests.models.representatives import FAMILIES
 
 IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
@@ -63,7 +61,7 @@ def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
     return logits
 
 
-@long_but_for(FAMILIES, "family", PROVEN, is_indirect=True)
+@pytest.mark.long  # engines say what `generate` says in every run, tests/engine/test_fidelity.py
 def test_greedy_tokens_are_those_of_generate(
     family: str, loaded: LoadedModel, references: References, row: Row
 ) -> None:

@@ -113,8 +113,15 @@ def is_close(mine: TokenLogprobs, other: TokenLogprobs) -> bool:
     )
 
 
-@pytest.mark.parametrize("is_overlapped", [False, True], ids=["in time", "overlapped"])
-@pytest.mark.parametrize("preemption", [PreemptionMode.RECOMPUTE, PreemptionMode.SWAP])
+@pytest.mark.parametrize(
+    ("preemption", "is_overlapped"),
+    [
+        pytest.param(PreemptionMode.RECOMPUTE, False, marks=pytest.mark.long),
+        (PreemptionMode.RECOMPUTE, True),
+        (PreemptionMode.SWAP, False),
+        pytest.param(PreemptionMode.SWAP, True, marks=pytest.mark.long),
+    ],
+)
 def test_crashes_change_no_text(preemption: PreemptionMode, is_overlapped: bool) -> None:
     news = requests()
     calm = {new.id: Heard() for new in news}

@@ -12,6 +12,7 @@ from quire.models.layers.fused_layers import GatedForward, NormForward
 from quire.models.layers.plain_weight import PlainWeights
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout
+from tests.long import long_but_for
 from tests.models.driver import generate_greedy, load
 from tests.models.graphs.device import StandInDevice
 from tests.models.graphs.test_graphed_model import recorded
@@ -99,7 +100,7 @@ def test_weights_may_be_joined_and_are_what_they_were() -> None:
         assert each.packed.untyped_storage().data_ptr() == inside
 
 
-@pytest.mark.parametrize("name", [*WHOLE, *PARTS])
+@long_but_for(["qwen3", *PARTS], "name", [*WHOLE, *PARTS])
 def test_a_model_says_what_it_said(name: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, name, num_hidden_layers=2)
     fused = load_packed(folder, triton_kernels(), "float32")
