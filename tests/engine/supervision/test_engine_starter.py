@@ -104,6 +104,19 @@ def test_one_process_forks_all_engines_and_tells_how_they_ended(starter: EngineS
     assert not any(psutil.pid_exists(pid) for pid in pids), "none is left as a zombie"
 
 
+def test_a_toy_is_forked_and_nothing_of_models_is_imported_for_it(starter: EngineStarter) -> None:
+    toy = starter.launch(TOY)
+    told = next(each for each in messages_of(toy) if isinstance(each, Ready | Failed))
+    assert isinstance(told, Ready) and toy.process.pid is not None
+    assert psutil.Process(toy.process.pid).ppid() == starter.standby_id
+    maps = Path(f"/proc/{starter.standby_id}/maps")
+    assert "safetensors" not in maps.read_text()
+    model = starter.launch(CONFIG)
+    assert psutil.Process(wait_ready(model)).ppid() == starter.standby_id
+    assert "safetensors" in maps.read_text()
+    assert (end(toy), end(model)) == (0, 0)
+
+
 def test_a_process_that_is_lost_or_stopped_is_replaced(starter: EngineStarter) -> None:
     assert not starter.must_renew(LONG_AFTER_S), "none was needed yet"
     starter.renew()
@@ -218,6 +231,7 @@ def test_one_that_is_closed_forks_nothing() -> None:
 def test_the_type_of_a_model_is_read_where_it_is_at_hand(tmp_path: Path) -> None:
     assert model_type_of(CONFIG.model) == "llama"
     assert model_type_of(ModelConfig("someone/on-the-hub")) == ""
+    assert model_type_of(TOY.model) == TOY_MODEL
     for text in ("", "[]", "{}", '{"model_type": 3}'):
         (tmp_path / "config.json").write_text(text)
         assert model_type_of(ModelConfig(str(tmp_path))) == ""
