@@ -47,7 +47,7 @@ help:  ## list the targets
 serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
 	$(BIN)/quire serve $(ARGS)
 
-install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
+install: $(VENV)/.ready-compiled  ## set up what serving needs, and EXTRAS="otel,plot"
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -169,13 +169,19 @@ $(SERVES): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Quire needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(PIP_ARGS) -e .
+	$(BIN)/pip install $(PIP_ARGS) --no-compile -e .
 	@touch $@
 
 # The packages of an extra alone: to name Quire again would compile its kernels again.
 $(VENV)/.ready-%: $(SERVES)
 	$(BIN)/python -m tools.requirements $* > $(VENV)/requirements-$*.txt
-	$(BIN)/pip install $(PIP_ARGS) -r $(VENV)/requirements-$*.txt
+	$(BIN)/pip install $(PIP_ARGS) --no-compile -r $(VENV)/requirements-$*.txt
+	@touch $@
+
+# All modules, on all cores, where pip would take one; packages carry some of another Python.
+# Tests compile what they import.
+$(VENV)/.ready-compiled: $(INSTALLED)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 # Tools that only `make deploy-check` uses.
