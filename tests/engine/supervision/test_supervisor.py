@@ -60,10 +60,10 @@ class Running:
 
     async def is_killed(self) -> None:
         """Kill the engine, and wait until that is noticed: another may be there already."""
-        pid = self.pid
+        num_told = len(self.told.causes)
         self.kill()
         async with asyncio.timeout(60):
-            while self.supervisor.process_id == pid and self.supervisor.phase is Phase.READY:
+            while len(self.told.causes) == num_told:
                 await asyncio.sleep(0.005)
 
 
@@ -270,15 +270,16 @@ class Crashing(RecordingSubscriber):
 
 
 async def test_a_request_that_crashes_engines_is_ended_and_the_others_go_on() -> None:
+    """A kill from here comes after its token, and after later ones where the machine is busy: how
+    many crashes it takes where they come within a step is told in test_trials.py."""
     config = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_num_seqs=21))
     requests = [request(f"r{seed}", seed=seed) for seed in range(21)]
     expected = await undisturbed(*requests, config=config)
     told = Crashing({"r13": 12})
-    async with running(config=config, told=told) as run:
+    async with running(100, config, told) as run:
         told.run = run
         streams = [run.supervisor.submit(each) for each in requests]
         found = await asyncio.gather(*map(collect, streams))
-        num_causes = len(told.causes)
         with pytest.raises(Refused) as caught:
             run.supervisor.submit(replace(requests[13], id="again"))
         assert caught.value.refusal.reason is Reason.QUARANTINED
@@ -288,7 +289,7 @@ async def test_a_request_that_crashes_engines_is_ended_and_the_others_go_on() ->
     assert ends.pop(13) is Reason.QUARANTINED and set(ends) == {Reason.MAX_TOKENS}
     assert len(found[13][0]) >= 12
     assert told.num_quarantined == 1
-    assert set(told.causes) == {EndCause.CRASHED} and num_causes <= 7
+    assert set(told.causes) == {EndCause.CRASHED}
     for index, token_ids in enumerate(expected):
         assert index == 13 or found[index][0] == token_ids
     assert [delta.request_id for delta in told.ended_here] == ["r13"]

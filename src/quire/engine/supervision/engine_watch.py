@@ -51,6 +51,7 @@ class EngineWatch:
         self._oom_looked_s = 0.0
         self._ended_for: EndCause | None = None
         self._kill_s: float | None = None
+        self._is_killed = False
 
     def look(self, client: EngineClient, now: float, last_progress_s: float | None) -> None:
         """Look at the engine, which had its last progress at `last_progress_s`, None if it has
@@ -62,14 +63,14 @@ class EngineWatch:
         is_loading = client.phase is Phase.LOADING
         stopped = 0.0 if is_loading and pid is not None and _is_any_stopped(pid) else None
         stuck_s = max(self._work.look(now, last_progress_s), self._stop.look(now, stopped))
-        if pid is None:
+        if pid is None or self._is_killed:
             return
         if stuck_s <= self._stuck_after_s:
             self._kill_s = self._ended_for = None
         elif self._kill_s is None:
             self._begin(client, pid, now)
         elif now >= self._kill_s:
-            client.signal(signal.SIGKILL)
+            self._kill(client)
 
     def _begin(self, client: EngineClient, pid: int, now: float) -> None:
         """Decide to end the engine, once it has told where it is."""
@@ -82,12 +83,18 @@ class EngineWatch:
                     os.kill(each, signal.SIGUSR1)
             self._kill_s = now + STACKS_S
         else:
-            client.signal(signal.SIGKILL)
-            self._kill_s = now
+            self._kill(client)
+
+    def _kill(self, client: EngineClient) -> None:
+        """Kill the engine for good: outputs of before that are read until it has ended do not
+        change why."""
+        self._is_killed = True
+        client.signal(signal.SIGKILL)
 
     def cause_of(self, end: EngineEnd) -> EndCause:
         """Return why the engine has ended; the next one is looked at from then on."""
         ended_for, self._ended_for, self._kill_s = self._ended_for, None, None
+        self._is_killed = False
         return cause_of(end, ended_for=ended_for, was_oom_killed=self._oom_kills.have_risen())
 
 
