@@ -1,4 +1,4 @@
-"""Triton's interpreter, at two fifths of its time.
+"""Triton's interpreter, at less than half of its time.
 
 It replaces the functions of `triton.language` at each launch, and again, to no effect, each time a
 kernel calls a function of its own. For each value it makes a table of all types of numbers. And it

@@ -13,7 +13,7 @@ from hypothesis.internal.conjecture import providers
 
 DEFAULT_CASES = 30
 STATED_CASES = 50
-"""The numbers of `cases` are for properties of which others have so many."""
+"""Cases of every other property for which a property states its own number in `cases`."""
 LONG_RUN_S = "7200"
 """For one test, in the profiles that take longer than pyproject.toml allows."""
 

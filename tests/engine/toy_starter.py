@@ -8,6 +8,7 @@ from quire.engine.supervision.engine_starter import EngineStarter
 
 @cache
 def toy_starter() -> EngineStarter:
+    """The one starter of this process, which is closed at its end."""
     made = EngineStarter(has_standby=True)
     atexit.register(made.close)
     return made

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(900)
 FEW, MANY = 24, 50
 """Prompts: in every run, and in `make long`."""
 NUM_SCORED = 6
+"""Answers that are scored: an even number, since each is held against another prompt too."""
 NUM_LIKELY = 10
 """The likeliest tokens of a position, among which one is chosen."""
 

@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
 MODELS = (pytest.param("smollm2"), pytest.param("gemma3", marks=pytest.mark.long))
 FAULTS = (*IN_MODULES, *IN_CALLS)
 WEIGHTS = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), Quantization))
+"""Dtypes and formats of weights: those of bfloat16 come first, and are loaded in every run."""
 
 
 @pytest.fixture(params=MODELS)

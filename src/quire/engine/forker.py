@@ -68,7 +68,7 @@ class Forker:
         self._is_lean = is_lean
         self._began_s: float | None = began_s
         self._imported: set[bool] = set()
-        """For toys, and for models: what is imported."""
+        """The kinds of engines that are imported: True for toys, False for models."""
         self._told: dict[int, tuple[int, int]] = {}
         """By the descriptor of an engine's process: its id, and the pipe."""
         self._poll = select.poll()

@@ -58,8 +58,8 @@ IN_EVERY_RUN = (
     "full queue",
     "foreign timelines",
 )
-"""Of each kind one: lines, lengths and chunks that are no HTTP, bodies, connections, work. `make
-long` makes the others."""
+"""The attacks of every run, which stand for the kinds there are: lines, lengths and chunks that are
+no HTTP, bodies, connections, work. `make long` makes the others too."""
 MOST_LIVEZ_S = 5.0
 MOST_PEAK_MB = 300.0
 MOST_KEPT_MB = 100.0

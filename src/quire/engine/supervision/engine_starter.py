@@ -104,8 +104,7 @@ class EngineStarter:
 
     def _launch(self, config: EngineConfig) -> LaunchedEngine:
         launched = None
-        has_all = self._runs_own_code or not config.model.trust_remote_code
-        if has_all:
+        if self._runs_own_code or not config.model.trust_remote_code:
             with self._lock:
                 launched = self._forked(model_type_of(config.model))
         if launched is None:
