@@ -12,7 +12,7 @@ from quire.cache.persistence.extent_file import read_extent
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.reasons import Reason
-from tests.engine.persistence.disk_world import ask, disk_world, eventually
+from tests.engine.persistence.disk_world import SLOW, ask, disk_world, eventually
 from tests.engine.toy_engine import Shape, alone
 
 SHAPE = Shape(
@@ -73,6 +73,22 @@ def test_a_prompt_that_memory_has_in_part_loads_the_rest(tmp_path: Path) -> None
         world.run()
         assert world.num_cached("whole") == 28
         assert world.store.stats.num_loaded_tokens == 28
+        assert world.tokens_of("whole") == alone(ask("whole", PROMPT))
+
+
+def test_a_load_that_costs_more_than_computing_is_left(tmp_path: Path) -> None:
+    with disk_world(tmp_path, SHAPE) as world:
+        world.add(ask("a", PROMPT))
+        world.run()
+    with disk_world(tmp_path, SHAPE) as world:
+        world.slowness = 1 / SLOW
+        world.add(ask("half", PROMPT[:14]))
+        world.run()
+        assert world.num_cached("half") == 12
+        world.add(ask("whole", PROMPT))
+        world.run()
+        assert world.num_cached("whole") == 12
+        assert world.store.stats.num_declined == 4
         assert world.tokens_of("whole") == alone(ask("whole", PROMPT))
 
 
