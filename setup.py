@@ -89,8 +89,8 @@ setup(
     ext_modules=[
         Extension(
             "quire.models.native.kernels",
-            sources=sorted(map(str, NATIVE.glob("*/*.cpp"))),
-            depends=sorted(map(str, NATIVE.glob("*/*.h"))),
+            sources=sorted(map(str, NATIVE.rglob("*.cpp"))),
+            depends=sorted(map(str, NATIVE.rglob("*.h"))),
             optional=True,
         )
     ],

@@ -23,7 +23,7 @@ from torch.nn.functional import linear
 
 from quire.models.native import library
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel, bind_compressed_bf16
-from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel, bind_w8a8
 from quire.models.native.packed_weight import PackedWeight
 
 SHAPES = {

@@ -78,6 +78,7 @@ def settings(model_dir: Path) -> Mapping[str, EngineConfig]:
             FLOAT32: _config(model_dir, dtype=ModelDtype.FLOAT32),
             "as served by default": _config(model_dir),
             "int8 weights": _config(model_dir, quantization=Quantization.INT8),
+            "int4 weights": _config(model_dir, quantization=Quantization.INT4),
             "K and V in int8": _config(model_dir, kv=KVCacheDtype.INT8),
             "K and V in fp8": _config(model_dir, kv=KVCacheDtype.FP8_E4M3),
         }

@@ -24,7 +24,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 pytest_plugins = ["tests.models.fidelity_table", "tests.order", "tests.skips"]
 
 if TYPE_CHECKING:
-    from quire.models.native.linear.w8a8 import W8A8Kernel
+    from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
     from tests.models.reference import References
 
 trust_nobody()
@@ -81,7 +81,7 @@ def references(
 
 @pytest.fixture(scope="session")
 def w8a8_kernel() -> "W8A8Kernel":
-    from quire.models.native.linear.w8a8 import bind_w8a8  # brings torch
+    from quire.models.native.linear.quantised.w8a8 import bind_w8a8  # brings torch
     from tests.instructions import library_with_products
 
     built = library_with_products()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tools import metric_schema
 from tools.generated_docs import TABLES, Table, refreshed
-from tools.gpu_wheels import NAMES as GPU_WHEELS
+from tools.gpu_wheels import ENGINE as GPU_WHEELS
 
 from quire import __version__
 from quire.extras import how_to_install

@@ -89,7 +89,9 @@ def test_every_package_is_on_the_map() -> None:
     told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
     inner = {"server/http/openapi", "server/openai/protocol"}
     inner |= {"models/attention/triton", "models/kv/triton"}
-    inner |= {f"models/native/{name}" for name in ("linear", "decoder", "sampling")}
+    inner |= {
+        f"models/native/{name}" for name in ("linear", "linear/quantised", "decoder", "sampling")
+    }
     root = SOURCE / "quire"
     packages = {str(path.parent.relative_to(root)) for path in root.glob("*/**/__init__.py")}
     assert packages - inner == told

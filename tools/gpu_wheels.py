@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("msgspec", "transformers")
-"""Distributions, at the versions of constraints.txt: what the engine imports and the machine lacks.
-Only the server needs FastAPI, pydantic and uvicorn."""
+ENGINE = ("msgspec", "psutil", "transformers", "xxhash")
+TESTS = ("hypothesis", "pytest-timeout", "sortedcontainers")
+NAMES = (*ENGINE, *TESTS)
+"""Distributions, at the versions of constraints.txt: what the engine, and the tests that are run as
+checks, import and the machine lacks. Only the server needs FastAPI, pydantic and uvicorn."""
 MAX_BYTES = 40 << 20
 PLATFORM = (
     *("--only-binary=:all:", "--implementation=cp", "--python-version=3.12"),

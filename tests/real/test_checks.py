@@ -11,10 +11,10 @@ from quire.models.config import ModelDtype, Quantization
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.fused_layers import AttentionForward, GatedForward, NormForward
 from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.loader import load_model
-from quire.models.loading.weight_format import KernelOptions
 from quire.models.native import library
 from tests.long import long_but_for
 from tests.models.driver import ignore_progress

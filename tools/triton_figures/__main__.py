@@ -58,7 +58,7 @@ def measured(kernels: Kernels, case: Case, capabilities: Iterable[int]) -> Measu
     for capability in capabilities:
         for program in case.programs(Device(capability, NUM_SMS)):
             figures = found[program.name, capability] = measure(program, capability)
-            where = Place(kernels.title, case.labels, program.name, capability)
+            where = Place(kernels.title, case.labels, program.name, capability, triton.__version__)
             reason = why_excused(where)
             for fault in figures.faults(program, capability):
                 told = f"left so: {reason}" if reason else "SHORT"

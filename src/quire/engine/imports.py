@@ -28,7 +28,7 @@ def import_engine(*, is_toy: bool, is_lean: bool) -> None:
 def import_what_loading_needs(model_type: str) -> None:
     """Import what is imported by the load of a first model: symbolic shapes, which outlines of
     models ask for, the modules of transformers for a model of this type, if it has them, and what
-    torch imports for the first operation of a subclass of tensors: `LazyUpcast` is one."""
+    torch imports for the first operation of a subclass of tensors: `LazyWeight` is one."""
     from quire.models.loading.dtype_choice import cpu_has_fast_bfloat16
 
     names = ["torch.fx.experimental.symbolic_shapes"]

@@ -21,8 +21,8 @@ from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import FusedKernels, bind_fused
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
-from quire.models.native.linear.w8a8 import W8A8Kernel
-from quire.models.native.linear.w8a32 import bind_w8a32
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
+from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.weight_kernel import WeightOutline
-from quire.models.loading.weight_format import KernelOptions, WeightFormat
+from quire.models.loading.formats.weight_format import KernelOptions, WeightFormat
 from quire.models.native.packed_weight import PackedWeight, join
 
 SCALE_BYTES = 4
@@ -19,6 +19,10 @@ SCALE_BYTES = 4
 @dataclass(frozen=True)
 class NaiveInt8Kernel:
     """Dequantises the whole weight for each product."""
+
+    @property
+    def num_bits(self) -> int:
+        return 8
 
     @property
     def is_exact(self) -> bool:

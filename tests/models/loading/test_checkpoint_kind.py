@@ -50,10 +50,10 @@ def test_what_only_transformers_can_tell_is_said_in_one_line(name: str, tmp_path
     assert is_one_sentence(str(refusal.value))
 
 
-def test_a_gguf_file_is_named(tmp_path: Path) -> None:
+def test_a_gguf_file_that_is_none_is_told(tmp_path: Path) -> None:
     file = tmp_path / "model-Q4_K_M.gguf"
     file.write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match="is a GGUF file, which Quire does not read: give"):
+    with pytest.raises(CheckpointError, match="is no GGUF file that can be served: it ends at"):
         load(file)
 
 

@@ -15,8 +15,8 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checks.quantised import log_quantised
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.native.library import ISAS
-from quire.models.native.linear.w8a8 import W8A8Kernel
-from quire.models.native.linear.w8a32 import bind_w8a32
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
+from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load

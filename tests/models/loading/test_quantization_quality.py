@@ -1,4 +1,4 @@
-"""What int8 weights do to real ones: perplexity and bytes, printed and bounded."""
+"""What weights of fewer bits do to real ones: perplexity and bytes, printed and bounded."""
 
 import pytest
 from bench.perplexity import encode
@@ -10,15 +10,17 @@ from tests.models.kv.test_kv_quality import text_for
 
 @pytest.mark.usefixtures("w8a8_kernel")
 @pytest.mark.parametrize("model", ["stories260K", "bundled"])
-def test_int8_weights_change_perplexity_by_less_than_one_percent(
+def test_weights_of_fewer_bits_change_perplexity_by_little(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, text = text_for(model)
     token_ids = encode(folder, text)
-    plain, int8 = found = [measure(folder, token_ids, name) for name in Quantization]
+    """By less than one percent in int8; in int4 by less than five."""
+    plain, int8, int4 = found = [measure(folder, token_ids, name) for name in Quantization]
     with capsys.disabled():
         print(f"\n{table(model, found)}, {len(token_ids)} tokens")
     assert plain.perplexity > 1
-    assert int8.perplexity != plain.perplexity, "weights were quantised indeed"
-    assert abs(int8.perplexity / plain.perplexity - 1) < 0.01
-    assert int8.weight_bytes < 0.7 * plain.weight_bytes, "8 bits and scales, of 12"
+    for each, change, share in ((int8, 0.01, 0.7), (int4, 0.05, 0.5)):
+        assert each.perplexity != plain.perplexity, "weights were quantised indeed"
+        assert abs(each.perplexity / plain.perplexity - 1) < change
+        assert each.weight_bytes < share * plain.weight_bytes, "their bits and scales, of 12"

@@ -68,8 +68,12 @@ UNSERVABLE = {
             "text_config": {"quantization_config": {"quant_method": "fp8"}},
         },
     ),
-    "gguf folder": Unservable("holds GGUF weights (a-q4.gguf)", None, ("a-q4.gguf", "b-q8.gguf")),
-    "gguf beside a configuration": Unservable("holds GGUF weights", LLAMA, ("model.gguf",)),
+    "gguf folder": Unservable(
+        "give the path of one of a-q4.gguf, b-q8.gguf", None, ("a-q4.gguf", "b-q8.gguf")
+    ),
+    "gguf beside a configuration": Unservable(
+        "model.gguf is no GGUF file that", LLAMA, ("model.gguf",)
+    ),
     "lora": Unservable(
         "a LoRA adapter of some/base, not a whole", None, ("adapter_model.safetensors",)
     ),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel, bind_w8a8
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.conftest import bind_kernels
 

@@ -22,6 +22,7 @@ FLAGS = {
     ],
 }
 FLAGS["amx"] = [*FLAGS["avx512"], "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+DRIVERS_FOLDER = Path(__file__).parent / "sanitized"
 DRIVERS = [
     *(
         (name, isa)
@@ -30,7 +31,7 @@ DRIVERS = [
     ),
     *(
         (name, isa)
-        for name in ("compressed_bf16", "w8a8", "find_candidates", "candidate_product")
+        for name in ("compressed_bf16", "w8a8", "w4a8", "find_candidates", "candidate_product")
         for isa in ("avx512", "amx")
     ),
 ]
@@ -78,7 +79,7 @@ def test_kernel_that_is_used_here_stays_within_its_memory(
     if not here:
         library_of("avx512")
     program = tmp_path / "sanitized"
-    build(compiler, Path(__file__).with_name(f"sanitized_{driver}.cpp"), here[-1], program)
+    build(compiler, DRIVERS_FOLDER / f"{driver}.cpp", here[-1], program)
     assert_stays_within(program, FEW)
 
 
@@ -89,5 +90,5 @@ def test_kernel_stays_within_its_memory(
 ) -> None:
     library_of(isa)
     program = tmp_path / "sanitized"
-    build(compiler, Path(__file__).with_name(f"sanitized_{driver}.cpp"), isa, program)
+    build(compiler, DRIVERS_FOLDER / f"{driver}.cpp", isa, program)
     assert_stays_within(program, MANY)

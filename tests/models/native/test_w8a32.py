@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.native.library import ISAS
-from quire.models.native.linear.w8a8 import W8A8Kernel
-from quire.models.native.linear.w8a32 import PANEL_ROWS, W8A32Kernel, bind_w8a32
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
+from quire.models.native.linear.quantised.w8a32 import PANEL_ROWS, W8A32Kernel, bind_w8a32
 from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, linear_exactly, unit
 from tests.rounding import compounded

@@ -1,50 +1,27 @@
 """The int8 linear kernel against exact sums of the integers that it says it multiplies."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel, bind_w8a8
 from tests.instructions import library_of
-from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
-from tests.rounding import compounded
-
-GROUP = 256
-LEAST = 2.0**-100
-"""Rows of less than this are zeros."""
-HALF_STEP = 0.5 + 127 * compounded(4, unit(torch.float32))
-"""A number may be 127 steps large: what it is of them, and what they are, is rounded four times."""
-
-EDGES = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65)
-WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from((*EDGES, 255, 256, 257, 511, 513, 896)))
-COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((64, 97, 200)))
-SHAPES = st.tuples(COUNTS, WIDTHS, WIDTHS)
-"""Rows, columns and depth of a product: m, n and k."""
-DTYPES = st.sampled_from((torch.bfloat16, torch.float32))
-EXPONENTS = st.sampled_from((-30, -12, 0, 12))
-
-
-class Bytes(NamedTuple):
-    """Numbers are about `scales` times `numbers`."""
-
-    numbers: Tensor
-    scales: Tensor
-
-
-def numbers(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def quantised(rows: Tensor) -> Bytes:
-    """By the largest of each row, in the steps of float32 that the kernel takes."""
-    largest = rows.float().abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest < LEAST, 0.0, torch.full_like(largest, 127).div(largest))
-    return Bytes((rows.float() * inverse).round().double(), (largest / 127).double())
+from tests.models.native.quantised_rows import (
+    COUNTS,
+    DTYPES,
+    EXPONENTS,
+    GROUP,
+    HALF_STEP,
+    LEAST,
+    SHAPES,
+    WIDTHS,
+    numbers,
+    quantised,
+    sums_error,
+)
+from tests.models.rounding import Exact, assert_within, in_dtype
 
 
 def expected(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,13 +45,6 @@ def assert_product(
         exact, sizes = exact + bias.double(), sizes + bias.double().abs()
     assert given_y.dtype == x.dtype
     assert_within(given_y, in_dtype(Exact(exact, sums_error(x, sizes)), x.dtype))
-
-
-def sums_error(x: Tensor, sizes: Tensor) -> Tensor:
-    """The sum of a group of integers is exact; it becomes a float, is scaled and added to the
-    others, and all is scaled and added to the bias. Sums of the least may be zero."""
-    num_groups = -(-x.shape[1] // GROUP)
-    return summed(num_groups + 4) * sizes + torch.finfo(torch.float32).smallest_normal * num_groups
 
 
 @given(shape=SHAPES, dtype=DTYPES, data=st.data())

@@ -16,10 +16,10 @@ from quire.models.layers.fused_layers import (
 from quire.models.layers.linears import PackedForward
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.loader import load_model, load_shard
-from quire.models.loading.weight_format import KernelOptions
 from quire.models.parallel.group import RankGroup
 from tests.models.driver import generate_greedy, ignore_progress
 from tests.models.paging import Paging

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quire.models.config import NotDivisible, UnsupportedModel
-from quire.models.layers.lazy_upcast import LazyUpcast
+from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
 from quire.models.parallel.group import RankGroup
 from quire.models.parallel.plan import ShardPlan, Style
 from quire.models.parallel.ranks import WeightlessRanks
@@ -35,7 +35,7 @@ def two_layers(sizes: tuple[int, int, int], *, is_lazy: bool = False) -> nn.Sequ
             numbers = torch.randint(-9, 9, parameter.shape, generator=generator)
             kept = numbers.to(torch.bfloat16)
             is_kept = is_lazy and name == "weight"
-            data = LazyUpcast(kept) if is_kept else kept.float()
+            data = LazyWeight(HalfWeight(kept)) if is_kept else kept.float()
             setattr(layer, name, nn.Parameter(data, requires_grad=False))
     return layers
 

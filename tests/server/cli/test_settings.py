@@ -241,7 +241,7 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_BLOCK_SIZE", "24"),
         ("QUIRE_KV_CACHE_DTYPE", "int4"),
         *((f"QUIRE_{name}_BACKEND", "mkl") for name in ("ATTENTION", "LINEAR")),
-        ("QUIRE_QUANTIZATION", "int4"),
+        ("QUIRE_QUANTIZATION", "int3"),
         ("QUIRE_DISABLE_OPTIMIZATIONS", "huge-pages,mmx"),
         ("QUIRE_PREFIX_CACHING_HASH_ALGO", "md5"),
         ("QUIRE_KV_CACHE_TOKENS", "0"),

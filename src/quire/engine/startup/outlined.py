@@ -30,10 +30,10 @@ from quire.models.config import AttentionBackendName, ModelDtype
 from quire.models.graphs.sizes import GraphKinds
 from quire.models.loading.checkpoint import ModelSource, locate_config
 from quire.models.loading.checkpoint_kind import is_encoder, quantised_refusal
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels, compute_dtype
 from quire.models.loading.outline import Outline, OutlineOptions, outline, read_config, stored_dtype
 from quire.models.loading.support import max_model_len
-from quire.models.loading.weight_format import KernelOptions
 from quire.models.shape import ModelShape
 
 CAPTURED = AttentionBackendName.TRITON.value

@@ -7,8 +7,8 @@ import torch
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig
 from quire.models.config import ModelDtype
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels, compute_dtype
-from quire.models.loading.weight_format import KernelOptions
 
 
 @dataclass(frozen=True, slots=True)

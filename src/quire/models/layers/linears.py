@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
 from quire.models.layers.latent import is_latent
-from quire.models.layers.lazy_upcast import upcast, upcast_all
+from quire.models.layers.lazy_weight import widen_all, widened
 from quire.models.layers.weight_kernel import WeightKernel, WeightOutline
 from quire.models.native.packed_weight import PackedWeight
 
@@ -104,21 +104,25 @@ class OtherUses(TorchFunctionMode):
 
 
 def pack_linears(
-    module: nn.Module, kernels: Sequence[WeightKernel], used_otherwise: Collection[int] = ()
+    module: nn.Module,
+    kernels: Sequence[WeightKernel],
+    used_otherwise: Collection[int] = (),
+    heads: Sequence[WeightKernel] = (),
 ) -> PackedLinears:
     """Pack the weights of `module` that only linear layers and embeddings own.
 
     Each is packed by the first kernel that takes it, and one at a time, so that never more than one
-    is there twice. `used_otherwise` are the ids of `OtherUses`; those weights are left alone.
-    Afterwards no weight of the module is a `LazyUpcast` any more.
+    is there twice. Those of `heads` come first for heads and embeddings. `used_otherwise` are the
+    ids of `OtherUses`; those weights are left alone.
+    Afterwards no weight of the module is a `LazyWeight` any more.
     """
     found = (
-        _packed(owners, kernels)
+        _packed(owners, (*heads, *kernels) if heads and _is_head(module, owners) else kernels)
         for owners in packable(module)
         if id(owners[0].get_parameter("weight")) not in used_otherwise
     )
     shared_weights = tuple(each for each in found if each is not None)
-    upcast_all(module)
+    widen_all(module)
     if not shared_weights:
         return PackedLinears(shared_weights)
     weights = [each.weight for each in shared_weights]
@@ -133,7 +137,10 @@ def pack_linears(
 
 
 def planned_bytes(
-    module: nn.Module, kernels: Sequence[WeightKernel], stored: torch.dtype | None
+    module: nn.Module,
+    kernels: Sequence[WeightKernel],
+    stored: torch.dtype | None,
+    heads: Sequence[WeightKernel] = (),
 ) -> dict[int, int]:
     """Return the bytes that each weight of a module on the meta device takes once it is packed, by
     the `id` of the parameter. `stored` is the dtype of the checkpoint."""
@@ -141,7 +148,8 @@ def planned_bytes(
     for owners in packable(module):
         weight = owners[0].get_parameter("weight")
         outline = WeightOutline(len(weight), weight.shape[1], weight.dtype, stored)
-        found = (kernel.planned_bytes(outline) for kernel in kernels)
+        tried = (*heads, *kernels) if heads and _is_head(module, owners) else kernels
+        found = (kernel.planned_bytes(outline) for kernel in tried)
         num_bytes = next((each for each in found if each is not None), None)
         if num_bytes is not None:
             planned[id(weight)] = num_bytes
@@ -189,6 +197,12 @@ def packable(module: nn.Module) -> list[list[nn.Module]]:
     ]
 
 
+def _is_head(module: nn.Module, owners: Collection[nn.Module]) -> bool:
+    """Return whether a weight is that of a head or an embedding."""
+    head = getattr(module, "lm_head", None)
+    return any(owner is head or isinstance(owner, nn.Embedding) for owner in owners)
+
+
 def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
         return False
@@ -200,7 +214,7 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
 
 
 def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> SharedWeight | None:
-    weight = upcast(owners[0].get_parameter("weight"))
+    weight = widened(owners[0].get_parameter("weight"))
     kernel = next((each for each in kernels if each.takes(weight)), None)
     return None if kernel is None else _pack(owners, kernel, weight)
 

@@ -22,6 +22,7 @@ class ModelKernels(NamedTuple):
     decoder: for all layers in one call; None means that they run one by one.
     candidates: for the heads of greedy-only steps; None means that heads are computed whole.
     disabled: the optimisations that are switched off.
+    heads: kernels that come before `linears` for the weights of heads and embeddings.
     dtype: the only one that they compute in; AUTO if there are several.
     least_bits_quantised: the fewest bits of a weight that kernels which are not exact take.
     """
@@ -31,6 +32,7 @@ class ModelKernels(NamedTuple):
     decoder: DecoderKernel | None = None
     candidates: CandidateKernel | None = None
     disabled: Disabled = ()
+    heads: tuple[WeightKernel, ...] = ()
     dtype: ModelDtype = ModelDtype.AUTO
     least_bits_quantised: int = 8
 

@@ -299,7 +299,7 @@ def _decoder(
         return None
     native = None
     if given.decoder is not None:
-        native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale, given.are_exact)
+        native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale)
     return DecoderForward(
         embedding=base["embed_tokens"],
         rotary=rotary,

@@ -20,7 +20,6 @@ class NativeDecoder:
 
     rotary_kinds: for each layer, which of a step's rotary embeddings are its own.
     last: the norm after the last layer.
-    is_exact: the packed weights are the model's numbers; else they are quantised to int8.
     bound, fields: the structures, and the attention backend and weights that their addresses are
         of; they are made anew when one of these changes.
     """
@@ -29,7 +28,6 @@ class NativeDecoder:
     layers: tuple[LayerForward, ...]
     rotary_kinds: tuple[int, ...]
     last: NormParams
-    is_exact: bool
     bound: tuple[CPUAttention | None, int] = (None, 0)
     fields: ctypes.Array[ctypes.Structure] | None = None
 
@@ -63,7 +61,6 @@ class NativeDecoder:
             num_tokens=states.shape[1],
             num_logits=len(logits_indices),
             num_seqs=len(step.context_lens),
-            is_int8=not self.is_exact,
             is_bf16=states.dtype == torch.bfloat16,
             num_threads=step.backend.library.num_threads,
         )
@@ -117,6 +114,7 @@ class NativeDecoder:
             bias=None if bias is None else bias.data_ptr(),
             num_rows=weight.num_rows,
             num_columns=weight.num_columns,
+            num_bits=forward.kernel.num_bits,
         )
 
     def _norm(self, norm: NormParams | None) -> ctypes.Structure:

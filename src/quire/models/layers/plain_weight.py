@@ -16,6 +16,11 @@ class PlainWeights:
     input are one product instead of several small ones."""
 
     @property
+    def num_bits(self) -> int:
+        """16: no number is quantised."""
+        return 16
+
+    @property
     def is_exact(self) -> bool:
         """True: a weight holds the same numbers."""
         return True

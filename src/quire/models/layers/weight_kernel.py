@@ -23,6 +23,10 @@ class WeightKernel(Protocol):
     """Packs weights W [N, K] of linear layers, and multiplies by them."""
 
     @property
+    def num_bits(self) -> int:
+        """The bits of a quantised number; 16 where a packed weight holds the same numbers."""
+
+    @property
     def is_exact(self) -> bool:
         """Whether a packed weight holds the same numbers, not quantised ones."""
 

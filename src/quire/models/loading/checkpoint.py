@@ -1,6 +1,8 @@
-"""Locates a model's files: a given folder, or a hub repository fetched into the hub's cache.
+"""Locates a model's files: a given folder or GGUF file, or a hub repository fetched into the hub's
+cache.
 
-Only safetensors count as weights. A pickle can run code when it is opened, so none ever is.
+Only safetensors and GGUF count as weights. A pickle can run code when it is opened, so none ever
+is.
 """
 
 from collections.abc import Callable
@@ -14,8 +16,8 @@ from quire.models.loading.checkpoint_kind import (
     check_kind,
     check_model_kind,
     check_weights,
-    gguf_refusal,
 )
+from quire.models.loading.gguf.place import WEIGHTS, is_gguf, only_file_in
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
@@ -27,7 +29,8 @@ TELLING = ("config.json", "adapter_config.json", "modules.json")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`model` is a folder, or the name of a hub repository, there at `revision`."""
+    """`model` is a folder, a GGUF file, the name of a hub repository, or that of a GGUF file in one
+    (`owner/name:file.gguf`), there at `revision`."""
 
     model: str
     revision: str | None = None
@@ -41,7 +44,7 @@ def locate(source: ModelSource, on_progress: Progress) -> Path:
     """
     folder = check_local(source)
     if folder is None:
-        folder = _fetch(source, on_progress)
+        folder = fetch_gguf(source, on_progress) or _fetch(source, on_progress)
         _check_files(folder, source)
     return folder
 
@@ -51,7 +54,7 @@ def locate_config(source: ModelSource) -> Path:
     there, nor in a form that is read. Raises CheckpointError or UnsupportedModel."""
     folder = local_folder(source)
     if folder is None:
-        folder = _fetch_telling(source)
+        folder = fetch_gguf(source, _ignore) or _fetch_telling(source)
     check_has_config(folder)
     check_model_kind(folder, trust_remote_code=source.trust_remote_code)
     return folder
@@ -66,20 +69,47 @@ def check_local(source: ModelSource) -> Path | None:
 
 
 def local_folder(source: ModelSource) -> Path | None:
-    """Return the folder of a local model, or None if it is the name of a hub repository.
+    """Return the folder of a local model, or the one that stands for a GGUF file; None if it is the
+    name of a hub repository.
 
-    Raises CheckpointError for a path that leads to no folder.
+    Raises CheckpointError for a path that leads to no model.
     """
     folder = Path(source.model)
     if folder.is_dir():
-        return folder
-    if folder.exists() and folder.suffix.lower() == ".gguf":
-        raise CheckpointError(gguf_refusal(folder, "is a GGUF file"))
+        file = only_file_in(folder)
+        return folder if file is None or file.name == WEIGHTS else _stand_in(file)
+    if folder.exists() and is_gguf(folder):
+        return _stand_in(folder)
     if folder.exists():
         raise CheckpointError(f"{folder} is a file: give the folder that holds it")
     if folder.is_absolute() or source.model.startswith((".", "~")) or len(folder.parts) > 2:
         raise CheckpointError(f"{folder}: there is no such folder")
     return None
+
+
+def fetch_gguf(source: ModelSource, on_progress: Progress) -> Path | None:
+    """Return the folder that stands for a GGUF file of the hub, fetched first; None if `model` does
+    not name one. Raises CheckpointError."""
+    repository, _, name = source.model.partition(":")
+    if not is_gguf(Path(name)):
+        return None
+    from quire.models.loading import hub
+
+    revision = source.revision or "main"
+    files = hub.fetch(repository, revision, [name], partial(on_progress, "download"))
+    if not (files / name).is_file():
+        raise CheckpointError(f"{repository} holds no file {name} on the hub")
+    return _stand_in(files / name)
+
+
+def _stand_in(file: Path) -> Path:
+    from quire.models.loading.gguf.folder import folder_for  # brings NumPy and tokenizers
+
+    return folder_for(file)
+
+
+def _ignore(phase: str, done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def _check_files(folder: Path, source: ModelSource) -> None:
@@ -95,7 +125,7 @@ def _fetch_telling(source: ModelSource) -> Path:
     if not any((folder / name).is_file() for name in TELLING[:2]):
         raise CheckpointError(
             f"{source.model} holds no config.json on the hub: it is not a model as transformers "
-            "stores it (GGUF and other formats are not read)"
+            f"stores it; of GGUF files give one, as {source.model}:FILE.gguf"
         )
     return folder
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.loading.gguf.place import is_gguf_folder
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 SENTENCES = "modules.json"
@@ -129,7 +130,9 @@ def has_head(folder: Path) -> bool:
 
 def check_weights(folder: Path) -> None:
     """Raise CheckpointError unless there are weights that Quire opens."""
-    if any(not file.name.startswith("adapter_") for file in folder.glob("*.safetensors")):
+    if is_gguf_folder(folder) or any(
+        not file.name.startswith("adapter_") for file in folder.glob("*.safetensors")
+    ):
         return
     other = _other_weights(folder)
     if other is not None:
@@ -140,13 +143,6 @@ def check_weights(folder: Path) -> None:
     raise CheckpointError(
         f"{folder} holds its weights only as pickles ({', '.join(pickles)}), which can run code "
         "when opened and are never loaded: convert them to safetensors first"
-    )
-
-
-def gguf_refusal(place: Path, what: str) -> str:
-    return (
-        f"{place} {what}, which Quire does not read: give the folder or hub id of the model that "
-        "it was converted from, with its config.json and *.safetensors"
     )
 
 
@@ -174,8 +170,7 @@ def _other_weights(folder: Path) -> str | None:
             f"{folder} holds a LoRA adapter{of}, not a whole model: merge it into its base model "
             "(peft: merge_and_unload, then save_pretrained) and serve that"
         )
-    files = sorted(file.name for file in folder.glob("*.gguf"))
-    return gguf_refusal(folder, f"holds GGUF weights ({files[0]})") if files else None
+    return None
 
 
 def _read(path: Path) -> Config:

@@ -29,7 +29,7 @@ def use_kernels(measured: Measured, kernels: ModelKernels, bound: float) -> tupl
     UnsupportedModel where none can be quantised: a model is not served without what was asked for.
     """
     module = measured.loaded.module
-    packed = pack_linears(module, kernels.linears, measured.other_uses)
+    packed = pack_linears(module, kernels.linears, measured.other_uses, kernels.heads)
     expected = measured.redirected
     if not kernels.are_exact:
         expected, bound = _quantised(measured, packed)

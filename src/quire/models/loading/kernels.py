@@ -9,8 +9,8 @@ from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.triton.choice import gpu_kernels
 from quire.models.layers.weight_kernel import WeightKernel
+from quire.models.loading.formats.weight_format import KernelOptions, WeightFormat
 from quire.models.loading.native_kernels import native_kernels
-from quire.models.loading.weight_format import KernelOptions, WeightFormat
 from quire.models.native import Library, library
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.compressed_bf16 import bind_compressed_bf16

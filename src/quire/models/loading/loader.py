@@ -36,6 +36,7 @@ from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import use_experts, use_kernels
+from quire.models.loading.gguf.place import is_gguf_folder
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.support import layering, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
@@ -113,7 +114,8 @@ def _load(
     chosen = choose_dtype(dtype, stored, device)
     if dtype is ModelDtype.AUTO:
         log_dtype(stored, chosen, device.type)
-    is_lazy = kernels is not None and device.type == "cpu" and chosen == torch.float32
+    is_wider = kernels is not None and device.type == "cpu" and chosen == torch.float32
+    is_lazy = is_wider or is_gguf_folder(checkpoint.folder)
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
     if share is not None:
@@ -183,14 +185,15 @@ def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
 def _read_weights(
     checkpoint: _Checkpoint, dtype: torch.dtype | None, on_progress: Progress, *, is_lazy: bool
 ) -> "PreTrainedModel":
-    """Return the module on the CPU, with its weights in `dtype`. Where `is_lazy`, 16-bit matrices
-    stay as they are stored, unless the checkpoint brings code of its own."""
+    """Return the module on the CPU, with its weights in `dtype`. Where `is_lazy`, matrices of fewer
+    bits stay as they are stored, unless the checkpoint brings code of its own."""
     from quire.models.loading import pretrained
 
     on_tensor = partial(on_progress, "weights")
     folder, config, skeleton = checkpoint.folder, checkpoint.config, checkpoint.skeleton
     if is_lazy and skeleton is not None:
-        return pretrained.load_lazy_upcast(folder, config, skeleton, on_tensor)
+        assert dtype is not None, "only weights of no known dtype are loaded as they are"
+        return pretrained.load_lazy(folder, config, skeleton, dtype, on_tensor)
     return pretrained.load_module(
         folder,
         config,

@@ -126,8 +126,8 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
     if options.num_ranks > 1:
         plan = plan_shards(module, text, options.num_ranks)
         shard_module(module, plan, WeightlessRanks(options.num_ranks))
-    linears = () if options.kernels is None else options.kernels.linears
-    packed = planned_bytes(module, linears, stored)
+    linears, heads = ((), ()) if (k := options.kernels) is None else (k.linears, k.heads)
+    packed = planned_bytes(module, linears, stored, heads)
     run = _Run(module, Record(text.model_type, layering(text)))
     num_tokens = min(options.num_tokens, max_model_len(text))
     top_k = top_k_of(text)

@@ -25,9 +25,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
-from quire.models.layers.lazy_upcast import lazy_state_dict
 from quire.models.loading.checkpoint_kind import has_head, zero_fields
 from quire.models.loading.end_tokens import end_tokens
+from quire.models.loading.state_dict import lazy_state
 from quire.models.loading.weight_files import FLOATS, StoredTensor
 
 logger = logging.getLogger(__name__)
@@ -203,10 +203,15 @@ def load_module(
     return _for_inference(folder, loaded)
 
 
-def load_lazy_upcast(
-    folder: Path, config: PretrainedConfig, skeleton: PreTrainedModel, on_tensor: TensorCount
+def load_lazy(
+    folder: Path,
+    config: PretrainedConfig,
+    skeleton: PreTrainedModel,
+    dtype: torch.dtype,
+    on_tensor: TensorCount,
 ) -> PreTrainedModel:
-    """Load the model in float32, where 16-bit matrices stay as they are stored (`lazy_upcast.py`).
+    """Load the model in `dtype`, where matrices stay as they are stored (`lazy_weight.py`): those
+    of GGUF files, and of 16 bits where `dtype` is float32.
 
     `skeleton` is what `build_without_weights` returned.
     """
@@ -214,10 +219,10 @@ def load_lazy_upcast(
         loaded: Loaded = type(skeleton).from_pretrained(  # type: ignore[assignment]
             None,
             config=config,
-            state_dict=lazy_state_dict(folder),
+            state_dict=lazy_state(folder, dtype),
             output_loading_info=True,
             attn_implementation=PAGED,
-            dtype=torch.float32,
+            dtype=dtype,
             ignore_mismatched_sizes=True,  # they are refused by name
         )
     module = _for_inference(folder, loaded)

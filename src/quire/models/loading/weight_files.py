@@ -1,15 +1,17 @@
-"""The size of a checkpoint's weights, from the headers of its safetensors files: 8 bytes of length,
-then JSON. No tensor is read. What will not be loaded is not counted.
+"""The size of a checkpoint's weights, from the headers of its files: of safetensors 8 bytes of
+length, then JSON; of GGUF as its reader tells. No tensor is read. What will not be loaded is not
+counted.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from quire.models.config import CheckpointError
+from quire.models.loading.gguf.place import WEIGHTS, is_gguf_folder
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -21,23 +23,39 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a file; `dtype` is as safetensors names it."""
+    """A tensor in a file; `dtype` is as safetensors names it, or ggml for one in blocks."""
 
     name: str
     dtype: str
     num_elements: int
     num_bytes: int
+    is_in_blocks: bool = False
 
     def bytes_as(self, dtype_bytes: int | None) -> int:
         """Return its bytes once loaded: floats take `dtype_bytes` each, unless that is None."""
-        if dtype_bytes is None or self.dtype not in FLOATS:
+        if dtype_bytes is None or not (self.dtype in FLOATS or self.is_in_blocks):
             return self.num_bytes
         return self.num_elements * dtype_bytes
 
 
 def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
     """Read the headers of the files that transformers would load. Raises CheckpointError."""
+    if is_gguf_folder(folder):
+        return tuple(_of_gguf(folder / WEIGHTS))
     return tuple(tensor for file in files_of(folder) for tensor in _tensors(file))
+
+
+def _of_gguf(file: Path) -> Iterator[StoredTensor]:
+    # These bring NumPy, which other files do without.
+    from quire.models.loading.gguf.architectures import architecture_of
+    from quire.models.loading.gguf.fields import Fields
+    from quire.models.loading.gguf.header import read_header
+    from quire.models.loading.gguf.names import named_tensors
+
+    fields = Fields(read_header(file))
+    for tensor, name in named_tensors(fields, architecture_of(fields)):
+        in_blocks = not tensor.type.is_plain
+        yield StoredTensor(name, tensor.type.name, tensor.num_elements, tensor.num_bytes, in_blocks)
 
 
 def weight_bytes(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quire.models.config import LayerFacts, UnsupportedModel
 from quire.models.hf import attention_modules
-from quire.models.layers.lazy_upcast import narrow
+from quire.models.layers.lazy_weight import narrow
 from quire.models.parallel.linears import (
     GatheredLinear,
     RowParallelLinear,

@@ -52,8 +52,9 @@ OPTIONS: tuple[Option, ...] = (
         "model",
         RESOLVED,
         model_list,
-        "Hugging Face id or local folder; also the positional MODEL. Repeat the flag for several "
-        "models on one server, each with the same options.",
+        "Hugging Face id, local folder, or GGUF file (of an id: `ID:FILE.gguf`); also the "
+        "positional MODEL. Repeat the flag for several models on one server, each with the same "
+        "options.",
         shown="the bundled model",
     ),
     Option(

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from quire.engine.grammar.tokenizer_facts import CONFIG, TOKENIZER, TokenizerError, TokenizerFacts
+from quire.models.config import CheckpointError
+from quire.models.loading.checkpoint import ModelSource, fetch_gguf, local_folder
 
 TEMPLATE = "chat_template.jinja"
 GENERATION = "generation_config.json"
@@ -11,8 +13,12 @@ GENERATION = "generation_config.json"
 def find_folder(model: str, revision: str | None) -> Path:
     """Return the folder with the tokenizer's files; for a name on the hub they are fetched first.
     Raises TokenizerError."""
-    folder = Path(model)
-    if not folder.is_dir():
+    source = ModelSource(model, revision)
+    try:
+        folder = local_folder(source) or fetch_gguf(source, lambda phase, done, total: None)
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error
+    if folder is None:
         folder = _fetch(model, revision)
     if not (folder / TOKENIZER).is_file():
         raise TokenizerError(f"no {TOKENIZER} in {folder}; Quire needs one (a 'fast' tokenizer)")

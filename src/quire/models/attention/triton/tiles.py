@@ -152,6 +152,11 @@ def num_programs(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) ->
 def _programs_per_sm(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
     if tile.rows > MIN_ROWS:
         return 1
+    is_wide = layer.head_size > 192 and not codec.is_quantised
+    if is_wide and device.capability not in LARGE_SHARED:
+        return 1
+    if codec.is_quantised and codec.dtype.itemsize > 2 and 64 < layer.head_size <= 128:
+        return 1
     is_narrow = layer.head_size <= 128 and codec.dtype.itemsize == 2
     has_room = codec.is_quantised or device.capability in LARGE_SHARED
     return MAX_PROGRAMS_PER_SM if is_narrow and has_room else PROGRAMS_PER_SM

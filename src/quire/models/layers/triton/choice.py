@@ -6,7 +6,7 @@ from quire.models.attention.triton.support import why_not_device
 from quire.models.config import LinearBackend
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
-from quire.models.loading.weight_format import KernelOptions
+from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.optimizations import Disabled, Optimization
 
 

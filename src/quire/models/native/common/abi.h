@@ -65,7 +65,7 @@ QUIRE_FUNCTION(bool, quire_bf16_storage_rows,
                (const int64_t* indices, int64_t count, const uint16_t* packed, int64_t n,
                 int64_t k, uint32_t* y))
 
-// --- linear/w8a32.cpp: float32 by int8 weights, widened
+// --- linear/quantised/w8a32.cpp: float32 by int8 weights, widened
 
 // Quantises and packs. packed: ceil(N / 32) * (4 + K) * 32 bytes.
 QUIRE_FUNCTION(void, quire_w8a32_pack,
@@ -79,7 +79,7 @@ QUIRE_FUNCTION(bool, quire_w8a32_rows,
                (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k,
                 float* y))
 
-// --- linear/w8a8.cpp: int8 weights by x quantised to int8 (dot)
+// --- linear/quantised/w8a8.cpp: int8 weights by x quantised to int8 (dot)
 
 // Quantises and packs. packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
 QUIRE_FUNCTION(void, quire_w8a8_pack,
@@ -93,6 +93,23 @@ QUIRE_FUNCTION(void, quire_w8a8,
                 int64_t n, int64_t k, void* y, char* scratch, int64_t num_threads))
 // Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
 QUIRE_FUNCTION(bool, quire_w8a8_rows,
+               (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16,
+                int64_t n, int64_t k, void* y))
+
+// --- linear/quantised/w4a8.cpp: weights of four bits by x quantised to int8 (dot)
+
+// Returns the lines of 64 bytes of a panel of 16 rows of W.
+QUIRE_FUNCTION(int64_t, quire_w4a8_lines, (int64_t k))
+// Quantises and packs. packed: ceil(N / 16) panels.
+QUIRE_FUNCTION(void, quire_w4a8_pack,
+               (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed,
+                int64_t num_threads))
+// y = x W^T + bias, with the scratch of w8a8.
+QUIRE_FUNCTION(void, quire_w4a8,
+               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias,
+                int64_t n, int64_t k, void* y, char* scratch, int64_t num_threads))
+// Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_w4a8_rows,
                (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16,
                 int64_t n, int64_t k, void* y))
 
@@ -192,6 +209,7 @@ QUIRE_FUNCTION(void, quire_sum,
 QUIRE_STRUCT(LinearWeight,
     const void *packed, *bias;
     int64_t num_rows, num_columns;
+    int64_t num_bits;  // of a quantised weight; 16: the kernels of exact ones multiply by it
 )
 
 QUIRE_STRUCT(NormWeight,
@@ -231,7 +249,7 @@ QUIRE_STRUCT(DecoderCall,
     const int64_t *query_starts, *context_lens;
     char* scratch;
     NormWeight last;
-    int64_t num_layers, hidden_size, num_tokens, num_logits, num_seqs, is_int8, is_bf16, num_threads;
+    int64_t num_layers, hidden_size, num_tokens, num_logits, num_seqs, is_bf16, num_threads;
 )
 
 // Returns the bytes of scratch for this step.

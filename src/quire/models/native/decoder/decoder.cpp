@@ -8,6 +8,8 @@ constexpr int64_t GATED_ROWS = 32;  // come together
 
 inline int64_t element_bytes(const DecoderCall& d) { return d.is_bf16 ? 2 : 4; }
 
+inline bool is_exact(const LinearWeight& w) { return w.num_bits == 16; }
+
 // The largest that any layer takes, one after the other.
 struct Buffers {
     char *normed, *qkv, *attended, *projected, *gate_up, *gated;
@@ -73,11 +75,16 @@ Buffers lay_out(const DecoderCall& d, char* base) {
     out.gate_up = arena.take<char>(d.num_tokens * gate_up * size);
     out.gated = arena.take<char>(round_up(d.num_tokens, GATED_ROWS) * gate_up / 2 * size);
 #if QUIRE_HAS_BF16_DOT
+    bool is_quantised = false, has_exact = false;
+    for (int64_t i = 0; i < d.num_layers; i++) {
+        const DecoderLayer& layer = d.layers[i];
+        for (const LinearWeight* w : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
+            (is_exact(*w) ? has_exact : is_quantised) = true;
+    }
     out.quantised =
-        arena.take<char>(d.is_int8 ? d.num_tokens * quire_w8a8_scratch(columns) : 0);
-    const bool is_plain = d.is_bf16 && !d.is_int8;
+        arena.take<char>(is_quantised ? d.num_tokens * quire_w8a8_scratch(columns) : 0);
     out.arranged = arena.take<char>(
-        is_plain ? quire_compressed_bf16_scratch(d.num_tokens, columns) : 0);
+        has_exact && d.is_bf16 ? quire_compressed_bf16_scratch(d.num_tokens, columns) : 0);
 #endif
     out.attention = arena.take<char>(attention);
     out.num_bytes = arena.num_bytes;
@@ -90,15 +97,17 @@ struct Run {
 
     void multiply(const void* x, int64_t rows, const LinearWeight& w, void* y) const {
 #if QUIRE_HAS_BF16_DOT
-        if (d.is_int8)
-            return quire_w8a8(x, d.is_bf16, rows, (const uint8_t*)w.packed, w.bias, w.num_rows,
-                              w.num_columns, y, buffers.quantised, d.num_threads);
+        if (!is_exact(w)) {
+            const auto linear = w.num_bits == 4 ? quire_w4a8 : quire_w8a8;
+            return linear(x, d.is_bf16, rows, (const uint8_t*)w.packed, w.bias, w.num_rows,
+                          w.num_columns, y, buffers.quantised, d.num_threads);
+        }
         if (d.is_bf16)
             return quire_compressed_bf16((const uint16_t*)x, rows, w.packed,
                                          (const uint16_t*)w.bias, w.num_rows, w.num_columns,
                                          (uint16_t*)y, buffers.arranged, d.num_threads);
 #endif
-        const auto linear = d.is_int8 ? quire_w8a32 : quire_bf16_storage;
+        const auto linear = is_exact(w) ? quire_bf16_storage : quire_w8a32;
         linear((const float*)x, rows, w.packed, (const float*)w.bias, w.num_rows, w.num_columns,
                (float*)y, d.num_threads);
     }
@@ -144,7 +153,7 @@ struct Run {
     void mlp(const DecoderLayer& layer, const char* x, int64_t rows) const {
         const LinearWeight &w = layer.gate_up, &down = layer.down;
 #if QUIRE_HAS_TILES
-        if (d.is_bf16 && !d.is_int8 &&
+        if (d.is_bf16 && is_exact(w) && is_exact(down) &&
             quire_compressed_bf16_mlp(
                 (const uint16_t*)x, rows, w.packed, (const uint16_t*)w.bias, w.num_rows,
                 w.num_columns, layer.act, down.packed, (const uint16_t*)down.bias, down.num_rows,

@@ -32,6 +32,11 @@ class Bf16StorageKernel:
     copy_rows: Callable[..., bool]
 
     @property
+    def num_bits(self) -> int:
+        """16: no number is quantised."""
+        return 16
+
+    @property
     def is_exact(self) -> bool:
         return True
 

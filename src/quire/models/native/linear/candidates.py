@@ -12,8 +12,8 @@ from torch import Tensor
 
 from quire.models.native.library import Library
 from quire.models.native.linear.compressed_bf16 import LINE_BYTES, PANEL_ROWS
-from quire.models.native.linear.w8a8 import PANEL_ROWS as BYTE_PANEL_ROWS
-from quire.models.native.linear.w8a8 import STEP_COLUMNS
+from quire.models.native.linear.quantised.w8a8 import PANEL_ROWS as BYTE_PANEL_ROWS
+from quire.models.native.linear.quantised.w8a8 import STEP_COLUMNS
 from quire.models.native.packed_weight import PackedWeight
 
 BOUND_BYTES = 8

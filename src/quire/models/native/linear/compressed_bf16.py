@@ -39,6 +39,11 @@ class CompressedBf16Kernel:
     scratch_bytes: Callable[..., int]
 
     @property
+    def num_bits(self) -> int:
+        """16: no number is quantised."""
+        return 16
+
+    @property
     def is_exact(self) -> bool:
         return True
 

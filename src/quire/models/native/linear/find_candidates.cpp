@@ -8,8 +8,8 @@
 // and by what rounding y to bfloat16 makes equal: what is not found is less than something found.
 //
 // Sets without byte dot products (VNNI) export nothing.
-#include "linear/int8_linear.h"
-#include "linear/int8_packing.h"
+#include "linear/quantised/int8_linear.h"
+#include "linear/quantised/int8_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 

@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "linear/w8a8.cpp"
+#include "linear/quantised/w4a8.cpp"
 //
 #include "sanitized.h"
 
@@ -15,16 +15,16 @@ void run_one() {
     char* weight = fresh<char>(n * k * size);
     char* bias = below(2) ? fresh<char>(n * size) : nullptr;
     char* y = fresh<char>(m * n * size);
-    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
-    char* scratch = fresh<char>(m * quire_w8a8_scratch(k));
+    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * quire_w4a8_lines(k) * LINE);
+    char* scratch = fresh<char>(m * row_bytes(k));
     int64_t* indices = fresh<int64_t>(3);
     char* rows = fresh<char>(3 * k * size);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    quire_w8a8_pack(weight, is_bf16, n, k, packed, num_threads);
-    quire_w8a8(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
-    if (!quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    quire_w4a8_pack(weight, is_bf16, n, k, packed, num_threads);
+    quire_w4a8(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
+    if (!quire_w4a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
     indices[2] = n;
-    if (quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    if (quire_w4a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows};
     give_back(taken);
 }

@@ -12,48 +12,12 @@
 //     panel[N / 16] { float scale[16]; uint8_t steps[K / 4][16 rows][4 columns]; }   zeros beyond
 //
 // Sets without byte dot products (VNNI) export nothing.
-#include "linear/int8_linear.h"
-#include "linear/int8_packing.h"
+#include "linear/quantised/int8_packing.h"
+#include "linear/quantised/int8_store.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
 namespace {
-
-// `bias` and `y` are of the type of x.
-struct Job {
-    Linear linear;
-    const void* bias;  // null: none
-    void* y;
-};
-
-struct Store {
-    typedef ::Job Job;
-    const Job& job;
-
-    explicit Store(const Job& job) : job(job) {}
-
-    template <int VECTORS>
-    void put(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
-        job.linear.is_bf16 ? put_as<bf16>(row, count, panel, sums)
-                           : put_as<float>(row, count, panel, sums);
-    }
-
-    template <class T, int VECTORS>
-    void put_as(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
-        const Weights& weights = job.linear.weights;
-        const int64_t n = weights.num_rows;
-        for (int v = 0; v < VECTORS && (panel + v) * LANES < n; v++) {
-            const int64_t at = (panel + v) * LANES;
-            const __mmask16 mask = first(n - at);
-            const __m512 scale = _mm512_loadu_ps((const float*)weights.panel(panel + v));
-            const __m512 bias =
-                job.bias ? load_some((const T*)job.bias + at, mask) : _mm512_setzero_ps();
-            for (int64_t r = 0; r < count; r++)
-                ::put((T*)job.y + (row + r) * n + at, _mm512_fmadd_ps(sums[r][v], scale, bias),
-                      mask);
-        }
-    }
-};
 
 struct Packing {
     const void* weight;
@@ -101,15 +65,7 @@ extern "C" int64_t quire_w8a8_scratch(int64_t k) { return row_bytes(k); }
 extern "C" void quire_w8a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
                            const void* bias, int64_t n, int64_t k, void* y, char* scratch,
                            int64_t num_threads) {
-    if (m == 0 || n == 0) return;
-    Job job = {};
-    job.linear.x = x;
-    job.linear.is_bf16 = is_bf16;
-    job.linear.num_rows = m;
-    job.bias = bias;
-    job.y = y;
-    begin(job.linear, {packed, n, k}, scratch, num_threads);
-    multiply<Store>(job, num_threads);
+    store_product(x, is_bf16, m, {packed, n, k}, bias, y, scratch, num_threads);
 }
 
 extern "C" bool quire_w8a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,

@@ -31,6 +31,10 @@ class W8A8Kernel:
     scratch_bytes: Callable[[int], int]
 
     @property
+    def num_bits(self) -> int:
+        return 8
+
+    @property
     def is_exact(self) -> bool:
         return False
 
@@ -42,20 +46,23 @@ class W8A8Kernel:
         """Return the bytes of a weight of one of DTYPES."""
         if weight.dtype not in DTYPES:
             return None
-        steps = -(-weight.num_columns // STEP_COLUMNS)
-        return -(-weight.num_rows // PANEL_ROWS) * (1 + steps) * PANEL_ROWS * STEP_COLUMNS
+        lines = self.panel_lines(weight.num_columns)
+        return -(-weight.num_rows // PANEL_ROWS) * lines * PANEL_ROWS * STEP_COLUMNS
+
+    def panel_lines(self, num_columns: int) -> int:
+        """Return the lines of PANEL_ROWS x STEP_COLUMNS bytes that each panel takes."""
+        return 1 + -(-num_columns // STEP_COLUMNS)
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Quantise and pack a weight [N, K]; `weight` stays as it is.
 
         `packed` is of the weight's dtype, so that a module still tells what it computes in, but
-        holds [panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS] bytes: a panel's first step is its
-        scales.
+        holds [panels, lines, PANEL_ROWS, STEP_COLUMNS] bytes: a panel's first line is its scales.
         """
         num_rows, num_columns = weight.shape
         _check(weight, num_columns, weight.dtype)
-        panels, steps = -(-num_rows // PANEL_ROWS), -(-num_columns // STEP_COLUMNS)
-        packed = torch.empty(panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS, dtype=torch.uint8)
+        panels, lines = -(-num_rows // PANEL_ROWS), self.panel_lines(num_columns)
+        packed = torch.empty(panels, lines, PANEL_ROWS, STEP_COLUMNS, dtype=torch.uint8)
         rows = weight.contiguous()
         self.pack_into(
             rows.data_ptr(),

@@ -2,9 +2,9 @@
 // products in vector registers.
 #pragma once
 
-#include "linear/int8_products.h"
+#include "linear/quantised/int8_products.h"
 #if QUIRE_HAS_TILES
-#include "linear/tile_int8.h"
+#include "linear/quantised/tile_int8.h"
 #endif
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT

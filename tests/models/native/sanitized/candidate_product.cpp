@@ -2,7 +2,7 @@
 // it, the sanitizer tells.
 #include "linear/candidate_product.cpp"
 //
-#include "sanitized_compressed.h"
+#include "compressed.h"
 
 namespace {
 

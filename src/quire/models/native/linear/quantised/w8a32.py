@@ -35,6 +35,10 @@ class W8A32Kernel:
     copy_rows: Callable[..., bool]
 
     @property
+    def num_bits(self) -> int:
+        return 8
+
+    @property
     def is_exact(self) -> bool:
         return False
 

@@ -1,8 +1,8 @@
-// Products of quantised rows of x by weights kept as bytes, tile by tile: w8a8.cpp says how both
-// are stored. A sink says what becomes of a tile's sums.
+// Products of quantised rows of x by weights kept as bytes or nibbles, tile by tile: w8a8.cpp and
+// w4a8.cpp say how these are stored. A sink says what becomes of a tile's sums.
 #pragma once
 
-#include "common/quantise.h"
+#include "linear/quantised/nibbles.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -19,13 +19,29 @@ struct Weights {
     const uint8_t* packed;
     int64_t num_rows;     // N
     int64_t num_columns;  // K
+    bool in_nibbles = false;
 
     int64_t num_steps() const { return ratio_up(num_columns, QUAD); }
     int64_t num_panels() const { return ratio_up(num_rows, LANES); }
-    int64_t panel_bytes() const { return (num_steps() + 1) * LINE; }
+    int64_t panel_bytes() const {
+        return (1 + (in_nibbles ? nibble_lines(num_columns) : num_steps())) * LINE;
+    }
     const uint8_t* panel(int64_t i) const {
         return packed + smaller(i, num_panels()) * panel_bytes();
     }
+
+    // Returns where the steps of a panel's group are; those of nibbles are written to `space`.
+    const uint8_t* steps(const uint8_t* panel, int64_t group, uint8_t* space) const {
+        if (!in_nibbles) return panel + (group * GROUP_STEPS + 1) * LINE;
+        const int64_t count = smaller(GROUP, num_columns - group * GROUP);
+        decode_group(panel + (1 + group * GROUP_LINES) * LINE, count, space);
+        return space;
+    }
+};
+
+// The decoded steps of a group of one panel.
+struct alignas(LINE) Decoded {
+    uint8_t steps[GROUP_STEPS * LINE];
 };
 
 // The quantised rows of x: their bytes, `stride` apart, and a scale and a sum for each group.
@@ -142,6 +158,7 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
     const int64_t num_steps = l.weights.num_steps(), stride = rows.num_groups;
     const int64_t last = l.weights.num_panels() - 1;
     Sums<ROWS, VECTORS> sums = {};
+    Decoded decoded[VECTORS];
     for (int64_t g = 0; g < rows.num_groups; g++) {
         const int64_t step = g * GROUP_STEPS;
         Group<VECTORS> group = {{},
@@ -152,7 +169,8 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
                                 rows.offsets + row * stride + g,
                                 stride};
         for (int v = 0; v < VECTORS; v++)
-            group.panels[v] = l.weights.panel(smaller(panel + v, last)) + (step + 1) * LINE;
+            group.panels[v] = l.weights.steps(l.weights.panel(smaller(panel + v, last)), g,
+                                              decoded[v].steps);
         add_group(group, ahead, sums);
     }
     sink.template put<VECTORS>(row, ROWS, panel, sums.of);

@@ -6,7 +6,7 @@
 // Where all rows are one block, a stretch is the whole pair, and memory is read in its order.
 #pragma once
 
-#include "linear/int8_products.h"
+#include "linear/quantised/int8_products.h"
 #include "common/tiles.h"
 
 namespace {
@@ -33,6 +33,7 @@ struct BlockSums {
 // The memory of a thread: the sums of a task, and the counts of a group.
 struct alignas(LINE) TileSpace {
     BlockSums sums[MAX_TASK_PAIRS][MAX_TASK_ROWS / BLOCK_ROWS];
+    Decoded decoded[STRETCH_GROUPS][PAIR];
     int32_t counts[BLOCK_ROWS][PAIR * LANES];
     uint8_t rest[PAIR][CHUNK_BYTES];
 };
@@ -43,6 +44,7 @@ struct TileWork {
     const uint8_t* panels[PAIR];
     int64_t group, num_groups;
     bool is_first;  // the first rows that these groups multiply
+    bool is_only;   // there are no others
 };
 
 struct TileWorker {
@@ -50,12 +52,18 @@ struct TileWorker {
     TileSpace& space;
     Tiles tiles;
 
-    // Copies the steps of both panels from `step` on, where they end before a tile does.
-    void take_rest(const uint8_t* const (&panels)[PAIR], int64_t step) {
-        const size_t num_bytes = size_t(l.weights.num_steps() - step) * LINE;
+    // Copies the last steps of both panels, where they end before a tile does.
+    void take_rest(const uint8_t* left, const uint8_t* right, int64_t num_steps) {
         memset(space.rest, 0, sizeof space.rest);
-        for (int64_t v = 0; v < PAIR; v++)
-            memcpy(space.rest[v], panels[v] + (step + 1) * LINE, num_bytes);
+        memcpy(space.rest[0], left, size_t(num_steps) * LINE);
+        memcpy(space.rest[1], right, size_t(num_steps) * LINE);
+    }
+
+    // Returns where the steps of a group are. Nibbles are decoded for the first rows.
+    const uint8_t* steps(const TileWork& work, int64_t group, int64_t v) {
+        uint8_t* decoded = space.decoded[work.is_only ? 0 : group - work.group][v].steps;
+        if (l.weights.in_nibbles && !work.is_first) return decoded;
+        return l.weights.steps(work.panels[v], group, decoded);
     }
 
     // Fetches what is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
@@ -79,12 +87,13 @@ struct TileWorker {
         const int64_t begin = group * GROUP_STEPS;
         const int64_t end = smaller(begin + GROUP_STEPS, l.weights.num_steps());
         const int8_t* x = rows.numbers + row * rows.stride + group * GROUP;
+        const bool is_fetched = work.is_first && !l.weights.in_nibbles;
+        const uint8_t *left = steps(work, group, 0), *right = steps(work, group, 1);
         clear_sums();
-        for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD) {
-            const uint8_t* left = work.panels[0] + (step + 1) * LINE;
-            const uint8_t* right = work.panels[1] + (step + 1) * LINE;
+        for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD,
+                     left += CHUNK_BYTES, right += CHUNK_BYTES) {
             if (step + CHUNK_STEPS > end) {
-                take_rest(work.panels, step);
+                take_rest(left, right, end - step);
                 left = space.rest[0];
                 right = space.rest[1];
             }
@@ -95,7 +104,7 @@ struct TileWorker {
             _tile_dpbsud(0, 4, 6);
             if (HAS_LOWER) _tile_loadd(5, x + TILE_ROWS * rows.stride, rows.stride);
             _tile_dpbsud(1, 4, 7);
-            if (work.is_first) fetch(work, step);
+            if (is_fetched) fetch(work, step);
             if (!HAS_LOWER) continue;
             _tile_dpbsud(2, 5, 6);
             _tile_dpbsud(3, 5, 7);
@@ -134,6 +143,7 @@ struct TileWorker {
                     work.row = row;
                     work.count = smaller(BLOCK_ROWS, end - row);
                     work.is_first = row == first;
+                    work.is_only = is_one;
                     add(work, space.sums[pair - from][(row - first) / BLOCK_ROWS]);
                 }
             }

@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "linear/w8a32.cpp"
+#include "linear/quantised/w8a32.cpp"
 //
 #include "sanitized.h"
 

@@ -6,11 +6,11 @@ import torch
 
 from quire.models.config import LinearBackend, ModelDtype
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.formats.weight_format import KernelOptions, WeightFormat
 from quire.models.loading.native_kernels import native_kernels
-from quire.models.loading.weight_format import KernelOptions, WeightFormat
 from quire.models.native import Library, library
-from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
-from quire.models.native.linear.w8a32 import bind_w8a32
+from quire.models.native.linear.quantised.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from quire.models.optimizations import Optimization
 
 

@@ -1,4 +1,4 @@
-"""Lazily upcast weights are float32 numbers to everyone, and models of them the same models."""
+"""Lazy weights of float32 are float32 numbers to everyone, and models of them the same models."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from quire.models.layers.lazy_upcast import STORED_DTYPES, LazyUpcast, upcast_all
+from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all
 from quire.models.loading import pretrained
+from quire.models.loading.state_dict import STORED_DTYPES
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 
@@ -34,7 +35,7 @@ def test_whatever_is_computed_is_that_of_float32(
     use: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
     kept = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    lazy = nn.Parameter(LazyUpcast(kept), requires_grad=False)
+    lazy = nn.Parameter(LazyWeight(HalfWeight(kept)), requires_grad=False)
     assert (lazy.dtype, lazy.shape) == (torch.float32, kept.shape)
     with torch.inference_mode():
         found, expected = use(lazy), use(kept.float())
@@ -45,13 +46,14 @@ def test_whatever_is_computed_is_that_of_float32(
 def test_a_parameter_of_it_and_a_module_that_moves_stay_lazy() -> None:
     layer = nn.Linear(8, 6, bias=False)
     kept = layer.weight.detach().to(torch.bfloat16)
-    layer.weight = nn.Parameter(LazyUpcast(kept), requires_grad=False)
+    layer.weight = nn.Parameter(LazyWeight(HalfWeight(kept)), requires_grad=False)
     nn.Module.to(layer, torch.device("cpu"))
-    assert isinstance(layer.weight, LazyUpcast) and layer.weight.kept.data_ptr() == kept.data_ptr()
+    assert isinstance(layer.weight, LazyWeight) and isinstance(layer.weight.stored, HalfWeight)
+    assert layer.weight.stored.kept.data_ptr() == kept.data_ptr()
     twin = nn.Linear(8, 6, bias=False)
     twin.weight = layer.weight
     both = nn.ModuleList([layer, twin])
-    upcast_all(both)
+    widen_all(both)
     assert type(layer.weight) is nn.Parameter and layer.weight is twin.weight
     assert torch.equal(layer.weight, kept.float())
 
@@ -62,8 +64,12 @@ def test_a_model_of_lazy_weights_is_the_same_model(name: str, tmp_path: Path) ->
     config = pretrained.read_config(folder, trust_remote_code=False)
     skeleton = pretrained.build_without_weights(folder, config)
     counted: list[tuple[int, int]] = []
-    lazy = pretrained.load_lazy_upcast(
-        folder, config, skeleton, lambda done, total: counted.append((done, total))
+    lazy = pretrained.load_lazy(
+        folder,
+        config,
+        skeleton,
+        torch.float32,
+        lambda done, total: counted.append((done, total)),
     )
     plain = pretrained.load_module(
         folder,
@@ -73,9 +79,9 @@ def test_a_model_of_lazy_weights_is_the_same_model(name: str, tmp_path: Path) ->
         on_tensor=lambda done, total: None,
     )
     assert counted and counted[-1][0] == counted[-1][1]
-    assert any(isinstance(each, LazyUpcast) for each in lazy.parameters())
+    assert any(isinstance(each, LazyWeight) for each in lazy.parameters())
     assert pretrained.eos_token_ids(folder, lazy) == pretrained.eos_token_ids(folder, plain)
-    upcast_all(lazy)
+    widen_all(lazy)
     for mine, other in (
         (dict(lazy.named_parameters()), dict(plain.named_parameters())),
         (dict(lazy.named_buffers()), dict(plain.named_buffers())),

@@ -1,7 +1,7 @@
 // Packs rows of W as bytes, in the order that w8a8.cpp shows.
 #pragma once
 
-#include "linear/int8_products.h"
+#include "linear/quantised/int8_products.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 

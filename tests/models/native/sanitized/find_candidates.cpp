@@ -2,7 +2,7 @@
 // tells.
 #include "linear/find_candidates.cpp"
 //
-#include "sanitized_compressed.h"
+#include "compressed.h"
 
 namespace {
 

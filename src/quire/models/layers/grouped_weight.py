@@ -1,0 +1,36 @@
+"""A quantised weight as most published formats have it: small integers, with a scale, and some with
+an offset, for each group of columns. It is what the readers of all formats hand over and what the
+kernels of quantised weights pack."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeight:
+    """W [..., K] = numbers x scale of their group + offset of their group.
+
+    numbers: [..., K] of int8.
+    scales: [..., K / group_size] of float32.
+    offsets: the same, or None if all are 0.
+    num_bits: numbers are of so many bits; 8 where they come from a table.
+    """
+
+    numbers: Tensor
+    scales: Tensor
+    offsets: Tensor | None
+    num_bits: int
+
+    @property
+    def group_size(self) -> int:
+        return self.numbers.shape[-1] // self.scales.shape[-1]
+
+    def values(self) -> Tensor:
+        """Return W in float32: each product is rounded once, and then each sum."""
+        numbers = self.numbers.view(*self.scales.shape, self.group_size)
+        values = numbers.to(torch.float32) * self.scales[..., None]
+        if self.offsets is not None:
+            values += self.offsets[..., None]
+        return values.view(self.numbers.shape)

@@ -1,0 +1,117 @@
+"""Weights that stay as the mapped file has them, in fewer bits than a model computes with: each is
+widened when something computes with it, and only for that computation.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
+
+
+class StoredWeight(Protocol):
+    """A weight as a file keeps it."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that it has for its users."""
+        ...
+
+    def values(self) -> Tensor:
+        """Return its numbers in that dtype."""
+        ...
+
+    def narrow(self, dim: int, start: int, length: int) -> "StoredWeight | None":
+        """Return a view of a part of it; None where a part cannot stay as it is stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HalfWeight:
+    """A float32 weight that is stored as `kept`, in bfloat16 or float16."""
+
+    kept: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.kept.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def values(self) -> Tensor:
+        return self.kept.float()
+
+    def narrow(self, dim: int, start: int, length: int) -> "HalfWeight":
+        return HalfWeight(self.kept.narrow(dim, start, length))
+
+
+class LazyWeight(Tensor):
+    """A plain tensor to its users, kept as `stored`.
+
+    Every operation gets its numbers, by `__torch_dispatch__`.
+    """
+
+    stored: StoredWeight
+
+    @staticmethod
+    def __new__(cls, stored: StoredWeight) -> "LazyWeight":
+        made: LazyWeight = torch.Tensor._make_wrapper_subclass(
+            cls, stored.shape, dtype=stored.dtype
+        )
+        made.stored = stored
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"LazyWeight({list(self.shape)}, {type(self.stored).__name__})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: "OpOverload[..., object]",
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            (lazy,) = args
+            assert isinstance(lazy, LazyWeight)
+            return LazyWeight(lazy.stored)
+        # What is to be a view of a tensor from outside of inference mode has to be from there too.
+        is_inference = torch.is_inference_mode_enabled() and not func.is_view
+        with torch.inference_mode(is_inference):
+            args, kwargs = tree_map_only(LazyWeight, widened, (args, kwargs or {}))
+            return func(*args, **kwargs)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a plain tensor for a `LazyWeight`; any other tensor as it is."""
+    return tensor.stored.values() if isinstance(tensor, LazyWeight) else tensor
+
+
+def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Return a copy of a part of `tensor`; of a `LazyWeight` a view, that is one too, where a part
+    of it can be."""
+    if isinstance(tensor, LazyWeight):
+        part = tensor.stored.narrow(dim, start, length)
+        if part is not None:
+            return LazyWeight(part)
+    plain = widened(tensor).narrow(dim, start, length)
+    return plain.clone(memory_format=torch.contiguous_format)
+
+
+def widen_all(module: nn.Module) -> None:
+    """Replace the parameters that are still `LazyWeight` by plain ones."""
+    wide: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if isinstance(parameter, LazyWeight):
+                made = nn.Parameter(widened(parameter), requires_grad=False)
+                setattr(part, name, wide.setdefault(id(parameter), made))

@@ -1,0 +1,169 @@
+"""The head of a GGUF file: what it says of the model, and where its tensors lie.
+
+Everything is held against the size of the file before it is used, so that no file, whatever it
+claims, makes a read outside of it or takes more memory than its own bytes. Nothing of a tensor is
+read.
+"""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from quire.models.config import CheckpointError
+from quire.models.loading.gguf.ggml_types import GGML_TYPES, GgmlType
+from quire.models.loading.gguf.reading import Cursor, Malformed, Numbers, Strings
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+"""Version 1 has counts of 32 bits; nothing has written it since 2023."""
+MIN_PAIR_BYTES = 8 + 4 + 1
+MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
+"""The least that a pair of metadata, and a tensor, take in the head."""
+MAX_DIMS = 4
+MAX_NAME_BYTES = 1 << 16
+DEFAULT_ALIGNMENT = 32
+SHOWN_CHARS = 60
+
+Value = bool | int | float | str | Numbers | Strings
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """A tensor of a file. `shape` is as torch has it, its last dimension the contiguous one;
+    `start` counts from the file's first byte."""
+
+    name: str
+    type: GgmlType
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements // self.type.block_size * self.type.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """The metadata of a file by key, and its tensors in the order of their names there."""
+
+    path: Path
+    metadata: Mapping[str, Value]
+    tensors: Sequence[GgufTensor]
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read the head of a GGUF file. Raises CheckpointError, with one sentence that says where the
+    file is not what it should be."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise Malformed("it is empty")
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return _read(path, content)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except Malformed as error:
+        raise CheckpointError(f"{path} is no GGUF file that can be served: {error}") from error
+
+
+def _read(path: Path, content: memoryview) -> GgufHeader:
+    if bytes(content[:4]) != MAGIC:
+        raise Malformed(f"it does not begin with {MAGIC.decode()}")
+    cursor = Cursor(content, len(MAGIC))
+    _check_version(cursor.unsigned(4))
+    num_tensors, num_pairs = cursor.unsigned(8), cursor.unsigned(8)
+    _check_count(cursor, "tensors", num_tensors, MIN_TENSOR_BYTES)
+    _check_count(cursor, "values of metadata", num_pairs, MIN_PAIR_BYTES)
+    metadata: dict[str, Value] = {}
+    for _ in range(num_pairs):
+        key = _name(cursor, "key")
+        if key in metadata:
+            raise Malformed(f"it has the key {_shown(key)} twice")
+        metadata[key] = cursor.value(cursor.unsigned(4))
+    tensors = [_tensor(cursor) for _ in range(num_tensors)]
+    alignment = _alignment(metadata)
+    begin = -(-cursor.at // alignment) * alignment
+    return GgufHeader(path, metadata, _placed(tensors, begin, alignment, len(content)))
+
+
+def _check_version(version: int) -> None:
+    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if version not in VERSIONS and swapped in VERSIONS:
+        raise Malformed("its numbers are big-endian: convert it for this machine")
+    if version not in VERSIONS:
+        raise Malformed(f"it is of version {version}, must be one of {VERSIONS}")
+
+
+def _check_count(cursor: Cursor, what: str, count: int, min_bytes: int) -> None:
+    if count * min_bytes > cursor.num_left:
+        raise Malformed(f"it would have {count:,} {what}, more than it has bytes for")
+
+
+def _name(cursor: Cursor, what: str) -> str:
+    begin = cursor.at
+    name = cursor.string()
+    if cursor.at - begin > MAX_NAME_BYTES:
+        raise Malformed(f"the {what} at byte {begin:,} is longer than {MAX_NAME_BYTES:,} bytes")
+    return name
+
+
+def _tensor(cursor: Cursor) -> GgufTensor:
+    name = _name(cursor, "name of a tensor")
+    num_dims = cursor.unsigned(4)
+    if not 1 <= num_dims <= MAX_DIMS:
+        raise Malformed(f"{_shown(name)} has {num_dims:,} dimensions, must be 1 to {MAX_DIMS}")
+    shape = tuple(cursor.unsigned(8) for _ in range(num_dims))[::-1]
+    type_id, start = cursor.unsigned(4), cursor.unsigned(8)
+    kind = GGML_TYPES.get(type_id)
+    if kind is None:
+        raise Malformed(f"{_shown(name)} is of the type {type_id}, which ggml does not have")
+    if 0 in shape or shape[-1] % kind.block_size:
+        raise Malformed(
+            f"{_shown(name)} is {list(shape)}: the last must be a multiple of {kind.block_size}, "
+            f"the block of {kind.name}, and none 0"
+        )
+    return GgufTensor(name, kind, shape, start)
+
+
+def _alignment(metadata: Mapping[str, Value]) -> int:
+    stated = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(stated) is not int or stated < 1 or stated & (stated - 1):
+        raise Malformed(f"general.alignment is {_shown(str(stated))}, must be a power of two")
+    return stated
+
+
+def _placed(
+    tensors: Sequence[GgufTensor], begin: int, alignment: int, size: int
+) -> list[GgufTensor]:
+    """Return the tensors with their places in the file, of which no two overlap."""
+    end, before = 0, "the head"
+    names = set()
+    for tensor in sorted(tensors, key=lambda each: each.start):
+        named = _shown(tensor.name)
+        if tensor.name in names:
+            raise Malformed(f"it has the tensor {named} twice")
+        names.add(tensor.name)
+        if tensor.start % alignment:
+            raise Malformed(f"{named} begins at {tensor.start:,}, no multiple of {alignment}")
+        if tensor.start < end:
+            raise Malformed(f"{named} begins at {tensor.start:,}, within {before}")
+        end, before = tensor.start + tensor.num_bytes, named
+        if begin + end > size:
+            raise Malformed(
+                f"{named} ends at byte {begin + end:,}, and the file at {size:,}: it was cut "
+                "short, fetch it again"
+            )
+    return [
+        GgufTensor(tensor.name, tensor.type, tensor.shape, begin + tensor.start)
+        for tensor in tensors
+    ]
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "...")

@@ -1,0 +1,61 @@
+// y[M, N] = x[M, K] W[N, K]^T + bias, where panels of W begin with the scales of their rows.
+#pragma once
+
+#include "linear/quantised/int8_linear.h"
+
+#if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
+
+namespace {
+
+// `bias` and `y` are of the type of x.
+struct Job {
+    Linear linear;
+    const void* bias;  // null: none
+    void* y;
+};
+
+struct Store {
+    typedef ::Job Job;
+    const Job& job;
+
+    explicit Store(const Job& job) : job(job) {}
+
+    template <int VECTORS>
+    void put(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
+        job.linear.is_bf16 ? put_as<bf16>(row, count, panel, sums)
+                           : put_as<float>(row, count, panel, sums);
+    }
+
+    template <class T, int VECTORS>
+    void put_as(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
+        const Weights& weights = job.linear.weights;
+        const int64_t n = weights.num_rows;
+        for (int v = 0; v < VECTORS && (panel + v) * LANES < n; v++) {
+            const int64_t at = (panel + v) * LANES;
+            const __mmask16 mask = first(n - at);
+            const __m512 scale = _mm512_loadu_ps((const float*)weights.panel(panel + v));
+            const __m512 bias =
+                job.bias ? load_some((const T*)job.bias + at, mask) : _mm512_setzero_ps();
+            for (int64_t r = 0; r < count; r++)
+                ::put((T*)job.y + (row + r) * n + at, _mm512_fmadd_ps(sums[r][v], scale, bias),
+                      mask);
+        }
+    }
+};
+
+inline void store_product(const void* x, bool is_bf16, int64_t m, const Weights& weights,
+                          const void* bias, void* y, char* scratch, int64_t num_threads) {
+    if (m == 0 || weights.num_rows == 0) return;
+    Job job = {};
+    job.linear.x = x;
+    job.linear.is_bf16 = is_bf16;
+    job.linear.num_rows = m;
+    job.bias = bias;
+    job.y = y;
+    begin(job.linear, weights, scratch, num_threads);
+    multiply<Store>(job, num_threads);
+}
+
+}  // namespace
+
+#endif

@@ -1,0 +1,143 @@
+"""Writes GGUF files of models of transformers by the library `gguf`, as llama.cpp's converter does:
+its names, its order of rotated rows, and norms as 1 + w."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from quire.models.config import CheckpointError
+from quire.models.loading.gguf.fields import Fields
+from quire.models.loading.gguf.header import read_header
+
+Scalar = bool | int | float | str
+PERMUTED = {"llama", "granite"}
+SHIFTED = {"gemma", "gemma2", "gemma3"}
+
+
+class Vocabulary(NamedTuple):
+    """What a file says of its tokenizer, by the names behind `tokenizer.ggml.`."""
+
+    model: str
+    tokens: Sequence[str]
+    more: Mapping[str, Scalar | Sequence[int] | Sequence[float] | Sequence[str]]
+
+
+def letters(size: int) -> Vocabulary:
+    """A byte-level vocabulary of single letters, and of tokens that no text has."""
+    usual = [chr(code) for code in range(33, 127)]
+    tokens = [*usual, *(f"<{i}>" for i in range(size - len(usual)))][:size]
+    return Vocabulary("gpt2", tokens, {"pre": "gpt-2", "merges": ["a b"][:0]})
+
+
+def write_model(
+    folder: Path,
+    file: Path,
+    architecture: str,
+    *,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    more: Mapping[str, Scalar] | None = None,
+) -> None:
+    """Write the model of a folder; `more` are fields of the architecture beside the usual ones."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    config = model.config
+    writer = gguf.GGUFWriter(file, architecture)
+    add_fields(writer, architecture, config, more or {})
+    add_vocabulary(writer, letters(config.vocab_size))
+    number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        values = _converted(name, parameter.detach().float(), architecture, config).numpy()
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert found is not None, name
+        is_plain = kind is gguf.GGMLQuantizationType.F32 or values.ndim == 1
+        data = values if is_plain else gguf.quantize(values, kind)
+        writer.add_tensor(found, data, raw_dtype=None if is_plain else kind)
+    write(writer)
+
+
+def write(writer: gguf.GGUFWriter) -> None:
+    """Write all that was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_fields(
+    writer: gguf.GGUFWriter,
+    architecture: str,
+    config: PretrainedConfig,
+    more: Mapping[str, Scalar],
+) -> None:
+    """Add the fields that the converter writes for every text model."""
+    rope = config.rope_parameters
+    theta = rope.get("full_attention", rope)["rope_theta"]
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(theta)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+    for key, value in more.items():
+        add_field(writer, f"{architecture}.{key}", value)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model(vocabulary.model)
+    writer.add_token_list(list(vocabulary.tokens))
+    for key, value in vocabulary.more.items():
+        if isinstance(value, bool | int | float | str):
+            add_field(writer, f"tokenizer.ggml.{key}", value)
+        elif len(value):
+            writer.add_array(f"tokenizer.ggml.{key}", list(value))
+
+
+def weights_of(file: Path) -> dict[str, np.ndarray]:
+    """Return the numbers of a file's tensors as `gguf` reads them."""
+    reader = gguf.GGUFReader(file)
+    return {each.name: gguf.dequantize(each.data, each.tensor_type) for each in reader.tensors}
+
+
+def fields_of(file: Path) -> Fields:
+    return Fields(read_header(file))
+
+
+def refusal_of(file: Path) -> str:
+    """Return why a file's head is refused; an empty string if it is not."""
+    try:
+        read_header(file)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def add_field(writer: gguf.GGUFWriter, key: str, value: Scalar) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        writer.add_string(key, value)
+
+
+def _converted(name: str, values: Tensor, architecture: str, config: PretrainedConfig) -> Tensor:
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    num_heads = next((count for part, count in heads.items() if part in name), None)
+    if architecture in PERMUTED and num_heads is not None:
+        halves = values.reshape(num_heads, 2, -1, *values.shape[1:])
+        return halves.transpose(1, 2).reshape(values.shape).contiguous()
+    if architecture in SHIFTED and name.endswith("norm.weight"):
+        return values + torch.ones(())
+    return values

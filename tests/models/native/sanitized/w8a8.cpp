@@ -1,0 +1,32 @@
+// Random products over memory of the exact size: whatever is read or written beyond it, the
+// sanitizer tells.
+#include "linear/quantised/w8a8.cpp"
+//
+#include "sanitized.h"
+
+namespace {
+
+void run_one() {
+    static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};
+    const bool is_bf16 = below(2);
+    const int64_t m = 1 + below(90), n = 1 + below(200), k = WIDTHS[below(7)];
+    const int64_t size = is_bf16 ? 2 : 4, num_threads = 1 + below(4);
+    char* x = fresh<char>(m * k * size);
+    char* weight = fresh<char>(n * k * size);
+    char* bias = below(2) ? fresh<char>(n * size) : nullptr;
+    char* y = fresh<char>(m * n * size);
+    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
+    char* scratch = fresh<char>(m * quire_w8a8_scratch(k));
+    int64_t* indices = fresh<int64_t>(3);
+    char* rows = fresh<char>(3 * k * size);
+    for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
+    quire_w8a8_pack(weight, is_bf16, n, k, packed, num_threads);
+    quire_w8a8(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
+    if (!quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    indices[2] = n;
+    if (quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows};
+    give_back(taken);
+}
+
+}  // namespace

@@ -1,0 +1,113 @@
+"""The published GGUF files of SmolLM2 and Gemma 3, served as they are."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from quire.models.layers.lazy_weight import widened
+from quire.models.loading.checkpoint import ModelSource, locate
+from quire.models.loading.gguf.weights import read_weights
+from tests.e2e.server_process import ServerProcess, server_process
+from tests.real import crowd
+from tests.real.models import real_folder, real_gguf
+from tests.real.texts import prompts
+
+pytestmark = pytest.mark.timeout(900)
+"""Where cores are shared with other tests, the first test of a server waits for minutes."""
+LINES = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
+BLANKS = ["    def f(x):", "a  b   c", "\n\n\n  x", "\t\tx", " ", "  \n", "1234", "2026-11-28"]
+OTHERS = ["naïve 東京 🎉", "<td>1</td>", "<|im_end|>", "it's I'LL", "", "x" * 200]
+FIELDS = ("model_type", "vocab_size", "rope_parameters", "layer_types", "tie_word_embeddings")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with server_process(str(real_gguf("smollm2")), *crowd.TIGHT, "--dtype", "float32") as running:
+        yield running
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder that stands for a file."""
+    return locate(ModelSource(str(real_gguf(name))), lambda phase, done, total: None)
+
+
+def dequantised(name: str) -> PreTrainedModel:
+    """Return what transformers makes of a file, in float32."""
+    file = real_gguf(name)
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    read = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        file, return_tensors=True, model_to_load=model, torch_dtype=torch.float32
+    )
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.load_state_dict(read["tensors"], strict=False)
+    model.tie_weights()
+    nn.Module.train(model, mode=False)
+    return model
+
+
+def test_each_token_is_the_likeliest_of_the_dequantised_weights(server: ServerProcess) -> None:
+    """Through a crowded server: a text is that of greedy `generate` if each of its tokens is the
+    likeliest after those before it."""
+    reference = dequantised("smollm2")
+    for each in crowd.answers_in_company(server, prompts(12), seed=1)[::3]:
+        ids = torch.tensor([[*each.prompt_ids, *each.token_ids]])
+        with torch.inference_mode():
+            logits = reference(ids, logits_to_keep=len(each.token_ids) + 1).logits
+        assert tuple(logits[0, :-1].argmax(-1).tolist()) == each.token_ids
+
+
+def test_a_newcomers_question_is_answered(server: ServerProcess) -> None:
+    answer = crowd.answer(server, "What is the capital of France?")
+    assert (answer.text, answer.finish_reason) == ("The capital of France is Paris.", "stop")
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_the_configuration_is_the_models_own(name: str) -> None:
+    found = AutoConfig.from_pretrained(folder_of(name))
+    known = AutoConfig.from_pretrained(real_folder(name))
+    for field in FIELDS:
+        assert getattr(found, field, None) == getattr(known, field, None), field
+
+
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma3", marks=pytest.mark.long)])
+def test_the_weights_are_those_that_transformers_reads(name: str) -> None:
+    known = dict(dequantised(name).named_parameters())
+    found = read_weights(real_gguf(name), torch.float32)
+    assert known.keys() == found.keys()
+    for key, weight in found.items():
+        assert torch.equal(widened(weight), known[key]), key
+
+
+def test_the_tokens_of_gemma_are_its_own() -> None:
+    assert_same_tokens(
+        Tokenizer.from_file(str(folder_of("gemma3") / "tokenizer.json")),
+        Tokenizer.from_file(str(real_folder("tokenizers/gemma3") / "tokenizer.json")),
+        [*LINES, *BLANKS, *OTHERS],
+    )
+
+
+def test_the_tokens_of_smollm2_are_its_own() -> None:
+    """It splits numbers into digits, which transformers does not read of the file."""
+    found = Tokenizer.from_file(str(folder_of("smollm2") / "tokenizer.json"))
+    known = json.loads((real_folder("smollm2") / "tokenizer.json").read_text(encoding="utf-8"))
+    known["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "Digits", "individual_digits": True}, known["pre_tokenizer"]],
+    }
+    assert_same_tokens(found, Tokenizer.from_str(json.dumps(known)), [*LINES, *BLANKS, *OTHERS])
+
+
+def assert_same_tokens(found: Tokenizer, known: Tokenizer, texts: Sequence[str]) -> None:
+    for text in texts:
+        expected = known.encode(text).ids
+        assert found.encode(text).ids == expected, text
+        assert found.decode(expected) == known.decode(expected), text
