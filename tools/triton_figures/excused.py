@@ -45,7 +45,7 @@ OF_OLDER = frozenset(
         ),
     }
 )
-"""What falls short with Triton 3.6 alone, by labels and program; torch 2.11 brings that one."""
+"""Programs that fall short with Triton 3.6 alone, which torch 2.11 brings, by labels and name."""
 
 
 def why_excused(place: Place) -> str | None:

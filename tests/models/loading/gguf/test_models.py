@@ -10,9 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from quire.models.config import CheckpointError
-from quire.models.layers.lazy_weight import LazyWeight, widened
+from quire.models.layers.lazy_weight import LazyWeight, narrow, widened
 from quire.models.loading.checkpoint import ModelSource, locate
-from quire.models.loading.gguf.weights import read_weights
+from quire.models.loading.gguf.ggml_types import GGML_TYPES
+from quire.models.loading.gguf.weights import BlockWeight, read_weights
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED, Family
 from tests.models.loading.gguf.writer import (
@@ -137,6 +138,23 @@ def test_blocks_become_the_numbers_that_they_hold(
         if architecture == "llama" and part == "attn_k":
             rows = rows.view(2, 8, 2, -1).transpose(1, 2).reshape(rows.shape)
         assert torch.equal(widened(weight), rows)
+
+
+@pytest.mark.parametrize(
+    ("dim", "start", "length", "stays"),
+    [(0, 3, 4, True), (1, 32, 64, True), (1, 16, 32, False), (1, 0, 33, False)],
+)
+def test_a_part_of_a_matrix_is_that_of_its_numbers(
+    dim: int, start: int, length: int, stays: bool
+) -> None:
+    """It stays in blocks where it is whole ones."""
+    kind = GGML_TYPES[8]
+    numbers = torch.randn(8, 128, generator=torch.Generator().manual_seed(0)).numpy()
+    content = torch.from_numpy(gguf.quantize(numbers, gguf.GGMLQuantizationType.Q8_0))
+    whole = LazyWeight(BlockWeight(content, kind, torch.bfloat16))
+    part = narrow(whole, dim, start, length)
+    assert isinstance(part, LazyWeight) == stays
+    assert torch.equal(widened(part), widened(whole).narrow(dim, start, length))
 
 
 def test_the_scaling_of_llama_3_is_told_by_its_factors(tmp_path: Path) -> None:
