@@ -31,8 +31,10 @@ struct Weights {
     }
 
     // Returns where the steps of a panel's group are; those of nibbles are written to `space`.
-    const uint8_t* steps(const uint8_t* panel, int64_t group, uint8_t* space) const {
-        if (!in_nibbles) return panel + (group * GROUP_STEPS + 1) * LINE;
+    template <bool IN_NIBBLES>
+    __attribute__((always_inline)) const uint8_t* steps(const uint8_t* panel, int64_t group,
+                                                        uint8_t* space) const {
+        if (!IN_NIBBLES) return panel + (group * GROUP_STEPS + 1) * LINE;
         const int64_t count = smaller(GROUP, num_columns - group * GROUP);
         decode_group(panel + (1 + group * GROUP_LINES) * LINE, count, space);
         return space;
@@ -152,13 +154,13 @@ __attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
 
 // Multiplies ROWS rows of x from `row` on by VECTORS panels from `panel` on, for `sink.put`. The
 // last panel stands in for those beyond it, whose sums are then to be dropped.
-template <class Sink, int ROWS, int VECTORS>
+template <class Sink, bool IN_NIBBLES, int ROWS, int VECTORS>
 void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) {
     const Quantised& rows = l.rows;
     const int64_t num_steps = l.weights.num_steps(), stride = rows.num_groups;
     const int64_t last = l.weights.num_panels() - 1;
     Sums<ROWS, VECTORS> sums = {};
-    Decoded decoded[VECTORS];
+    Decoded decoded[IN_NIBBLES ? VECTORS : 1];
     for (int64_t g = 0; g < rows.num_groups; g++) {
         const int64_t step = g * GROUP_STEPS;
         Group<VECTORS> group = {{},
@@ -169,8 +171,8 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
                                 rows.offsets + row * stride + g,
                                 stride};
         for (int v = 0; v < VECTORS; v++)
-            group.panels[v] = l.weights.steps(l.weights.panel(smaller(panel + v, last)), g,
-                                              decoded[v].steps);
+            group.panels[v] = l.weights.steps<IN_NIBBLES>(
+                l.weights.panel(smaller(panel + v, last)), g, decoded[IN_NIBBLES ? v : 0].steps);
         add_group(group, ahead, sums);
     }
     sink.template put<VECTORS>(row, ROWS, panel, sums.of);
@@ -179,10 +181,17 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
 template <class Sink>
 using Tile = void (*)(const Linear&, int64_t, int64_t, Ahead, Sink&);
 
-template <class Sink, int VECTORS, size_t... I>
+template <class Sink, bool IN_NIBBLES, int VECTORS, size_t... I>
 Tile<Sink> tile_of(int64_t rows, std::index_sequence<I...>) {
-    static const Tile<Sink> TILES[] = {tile<Sink, int(I) + 1, VECTORS>...};
+    static const Tile<Sink> TILES[] = {tile<Sink, IN_NIBBLES, int(I) + 1, VECTORS>...};
     return TILES[rows - 1];
+}
+
+template <class Sink, bool IN_NIBBLES>
+Tile<Sink> tile_for(bool is_wide, int64_t rows) {
+    return is_wide
+               ? tile_of<Sink, IN_NIBBLES, WIDE>(rows, std::make_index_sequence<WIDE_ROWS>())
+               : tile_of<Sink, IN_NIBBLES, NARROW>(rows, std::make_index_sequence<NARROW_ROWS>());
 }
 
 inline int64_t first_panel(const Linear& l, int64_t task) { return task / l.num_blocks * l.num_vectors; }
@@ -204,9 +213,8 @@ void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
         int64_t from = num_rows * i / num_tiles, upto = num_rows * (i + 1) / num_tiles;
         Ahead ahead = {fetched + num_lines * i / num_tiles * LINE,
                        fetched + num_lines * (i + 1) / num_tiles * LINE};
-        Tile<Sink> tile =
-            is_wide ? tile_of<Sink, WIDE>(upto - from, std::make_index_sequence<WIDE_ROWS>())
-                    : tile_of<Sink, NARROW>(upto - from, std::make_index_sequence<NARROW_ROWS>());
+        Tile<Sink> tile = l.weights.in_nibbles ? tile_for<Sink, true>(is_wide, upto - from)
+                                               : tile_for<Sink, false>(is_wide, upto - from);
         tile(l, row + from, panel, ahead, sink);
     }
 }

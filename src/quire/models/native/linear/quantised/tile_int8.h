@@ -60,10 +60,12 @@ struct TileWorker {
     }
 
     // Returns where the steps of a group are. Nibbles are decoded for the first rows.
-    const uint8_t* steps(const TileWork& work, int64_t group, int64_t v) {
+    template <bool IN_NIBBLES>
+    __attribute__((always_inline)) const uint8_t* steps(const TileWork& work, int64_t group,
+                                                        int64_t v) {
         uint8_t* decoded = space.decoded[work.is_only ? 0 : group - work.group][v].steps;
-        if (l.weights.in_nibbles && !work.is_first) return decoded;
-        return l.weights.steps(work.panels[v], group, decoded);
+        if (IN_NIBBLES && !work.is_first) return decoded;
+        return l.weights.steps<IN_NIBBLES>(work.panels[v], group, decoded);
     }
 
     // Fetches what is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
@@ -80,15 +82,15 @@ struct TileWorker {
     }
 
     // Adds the products of a group of columns.
-    template <bool HAS_LOWER>
+    template <bool HAS_LOWER, bool IN_NIBBLES>
     void add_group(const TileWork& work, int64_t group, BlockSums& sums) {
         const Quantised& rows = l.rows;
         const int64_t row = work.row;
         const int64_t begin = group * GROUP_STEPS;
         const int64_t end = smaller(begin + GROUP_STEPS, l.weights.num_steps());
         const int8_t* x = rows.numbers + row * rows.stride + group * GROUP;
-        const bool is_fetched = work.is_first && !l.weights.in_nibbles;
-        const uint8_t *left = steps(work, group, 0), *right = steps(work, group, 1);
+        const uint8_t* left = steps<IN_NIBBLES>(work, group, 0);
+        const uint8_t* right = steps<IN_NIBBLES>(work, group, 1);
         clear_sums();
         for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD,
                      left += CHUNK_BYTES, right += CHUNK_BYTES) {
@@ -104,7 +106,7 @@ struct TileWorker {
             _tile_dpbsud(0, 4, 6);
             if (HAS_LOWER) _tile_loadd(5, x + TILE_ROWS * rows.stride, rows.stride);
             _tile_dpbsud(1, 4, 7);
-            if (is_fetched) fetch(work, step);
+            if (work.is_first && !IN_NIBBLES) fetch(work, step);
             if (!HAS_LOWER) continue;
             _tile_dpbsud(2, 5, 6);
             _tile_dpbsud(3, 5, 7);
@@ -156,9 +158,14 @@ struct TileWorker {
     void add(const TileWork& work, BlockSums& sums) {
         if (work.group == 0) memset((void*)&sums, 0, sizeof sums);
         tiles.shape(work.count);
+        l.weights.in_nibbles ? add_groups<true>(work, sums) : add_groups<false>(work, sums);
+    }
+
+    template <bool IN_NIBBLES>
+    void add_groups(const TileWork& work, BlockSums& sums) {
         for (int64_t g = work.group; g < work.group + work.num_groups; g++)
-            work.count > TILE_ROWS ? add_group<true>(work, g, sums)
-                                   : add_group<false>(work, g, sums);
+            work.count > TILE_ROWS ? add_group<true, IN_NIBBLES>(work, g, sums)
+                                   : add_group<false, IN_NIBBLES>(work, g, sums);
     }
 };
 
