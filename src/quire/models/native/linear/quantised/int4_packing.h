@@ -122,9 +122,12 @@ inline void pack_run(const RunNumbers& run, int64_t count, int64_t r, int64_t j,
     for (int i = 0; i < 2; i++) _mm512_storeu_ps(numbers + i * LANES, run.numbers[i]);
     for (int64_t i = 0; i < count; i++) {
         const float wanted = numbers[i] + float(ZERO);
+        // Bytes rise with their nibbles: the nearest is about where the step says.
+        const float about = step ? (wanted * ONE - float(begin)) / float(step) : 0;
+        const int32_t near = int32_t(__builtin_fminf(__builtin_fmaxf(about, 0), float(HIGHEST)));
         int32_t best = 0;
         float least = __builtin_inff();
-        for (int32_t n = 0; n <= HIGHEST; n++) {
+        for (int32_t n = near ? near - 1 : 0; n <= HIGHEST && n <= near + 2; n++) {
             const float off = __builtin_fabsf(float(byte_of(n, step, begin)) - wanted);
             if (off < least) least = off, best = n;
         }
