@@ -89,15 +89,12 @@ def _ends(fields: Fields, config: Config) -> list[int]:
     """Return the tokens that end an answer, that of the file first."""
     tokens = fields.texts(f"{PREFIX}tokens")
     types = fields.numbers(f"{PREFIX}token_type", [])
-    ends = [i for i, token in enumerate(tokens) if token in END_TEXTS and _is_control(types, i)]
+    control = {index for index, kind in enumerate(types) if kind == CONTROL}
+    ends = [i for i, token in enumerate(tokens) if token in END_TEXTS and i in control]
     stated = [config["eos_token_id"]]
     stated += [fields.whole(f"{PREFIX}{name}_token_id", None) for name in ("eot", "eom")]
     known = [each for each in stated if isinstance(each, int) and each < len(tokens)]
     return list(dict.fromkeys([*known, *ends]))
-
-
-def _is_control(types: "Mapping[int, float] | list[float] | object", index: int) -> bool:
-    return isinstance(types, list) and index < len(types) and types[index] == CONTROL
 
 
 def _make(folder: Path, file: Path, files: Mapping[str, str]) -> None:

@@ -31,7 +31,6 @@ NUMBERS: Mapping[int, np.dtype[Any]] = MappingProxyType(
 LENGTH_BYTES = 8
 
 Numbers = NDArray[np.generic]
-Value = "bool | int | float | str | Numbers | Strings"
 
 
 class Malformed(ValueError):
