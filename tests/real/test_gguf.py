@@ -20,7 +20,7 @@ from tests.real.models import real_folder, real_gguf
 from tests.real.texts import prompts
 
 pytestmark = pytest.mark.timeout(900)
-"""Where cores are shared with other tests, the first test of a server waits for minutes."""
+"""Seconds: the first test of a server waits for minutes where cores are shared with other tests."""
 LINES = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
 BLANKS = ["    def f(x):", "a  b   c", "\n\n\n  x", "\t\tx", " ", "  \n", "1234", "2026-11-28"]
 OTHERS = ["naïve 東京 🎉", "<td>1</td>", "<|im_end|>", "it's I'LL", "", "x" * 200]

@@ -1,4 +1,4 @@
-"""What weights of fewer bits do to real ones: perplexity and bytes, printed and bounded."""
+"""Weights of fewer bits cost real models little: perplexity and bytes, printed and bounded."""
 
 import pytest
 from bench.perplexity import encode

@@ -39,7 +39,7 @@ def kernel(request: pytest.FixtureRequest) -> W4A8Kernel:
 
 
 def unpacked(kernel: W4A8Kernel, weight: Tensor) -> Tensor:
-    """What a weight is packed as, to the last bit of float32: the dtype does not change it."""
+    """Return the numbers that a weight is packed as, in float32: its dtype does not change them."""
     return kernel.unpack(kernel.pack(weight.float()))
 
 

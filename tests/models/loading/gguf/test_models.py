@@ -100,6 +100,9 @@ CASES = {
     "olmo2": Case(family("olmo2"), "olmo2"),
     "phi3": Case(family("phi3"), "phi3"),
     "phi3, window": Case(family("phi3, window"), "phi3", {"attention.sliding_window": 13}),
+    "phi3, long rope": Case(
+        family("phi3, long rope"), "phi3", {"rope.scaling.original_context_length": 128}
+    ),
     "gemma": Case(family("gemma", tie_word_embeddings=True), "gemma"),
     "gemma2": Case(
         family("gemma2", tie_word_embeddings=True, **HEAD),

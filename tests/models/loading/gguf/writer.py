@@ -21,7 +21,7 @@ SHIFTED = {"gemma", "gemma2", "gemma3"}
 
 
 class Vocabulary(NamedTuple):
-    """What a file says of its tokenizer, by the names behind `tokenizer.ggml.`."""
+    """The tokenizer of a file: `more` are fields by their names behind `tokenizer.ggml.`."""
 
     model: str
     tokens: Sequence[str]
@@ -58,6 +58,11 @@ def write_model(
         is_plain = kind is gguf.GGMLQuantizationType.F32 or values.ndim == 1
         data = values if is_plain else gguf.quantize(values, kind)
         writer.add_tensor(found, data, raw_dtype=None if is_plain else kind)
+    for length in ("long", "short"):
+        factors = config.rope_parameters.get(f"{length}_factor")
+        if factors is not None:
+            tensor = np.array(factors, np.float32)
+            writer.add_tensor(f"rope_factors_{length}.weight", tensor)
     write(writer)
 
 

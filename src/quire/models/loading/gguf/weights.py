@@ -40,8 +40,9 @@ class BlockWeight:
         if dim == 1:
             if start % self.type.block_size or length % self.type.block_size:
                 return None
-            scale = self.type.block_bytes / self.type.block_size
-            start, length = int(start * scale), int(length * scale)
+            start, length = (
+                each // self.type.block_size * self.type.block_bytes for each in (start, length)
+            )
         return replace(self, content=self.content.narrow(dim, start, length))
 
 
