@@ -56,6 +56,47 @@ inline void store_product(const void* x, bool is_bf16, int64_t m, const Weights&
     multiply<Store>(job, num_threads);
 }
 
+struct Packing {
+    const void* weight;
+    bool is_bf16;
+    Weights weights;
+    int64_t next_panel;
+};
+
+template <class Form>
+void pack_panels(void* argument) {
+    Packing& p = *(Packing*)argument;
+    const Weights& to = p.weights;
+    const int64_t k = to.num_columns;
+    int64_t panel;
+    while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < to.num_panels()) {
+        const int64_t first = panel * LANES, count = smaller(LANES, to.num_rows - first);
+        uint8_t* out = (uint8_t*)to.panel(panel);
+        p.is_bf16 ? Form::pack((const bf16*)p.weight + first * k, count, k, out)
+                  : Form::pack((const float*)p.weight + first * k, count, k, out);
+    }
+}
+
+// Packs all panels of a weight, each by `Form::pack`.
+template <class Form>
+void pack_all(const void* weight, bool is_bf16, const Weights& to, int64_t num_threads) {
+    Packing packing = {weight, is_bf16, to, 0};
+    in_parallel(num_threads, pack_panels<Form>, &packing);
+}
+
+// Looks up rows of W by `Form::unpack`. Returns false if an index is not below N.
+template <class Form>
+bool unpack_rows(const Weights& weights, const int64_t* indices, int64_t count, bool is_bf16,
+                 void* y) {
+    const int64_t k = weights.num_columns;
+    for (int64_t i = 0; i < count; i++) {
+        if (indices[i] < 0 || indices[i] >= weights.num_rows) return false;
+        is_bf16 ? Form::unpack(weights, indices[i], (bf16*)y + i * k)
+                : Form::unpack(weights, indices[i], (float*)y + i * k);
+    }
+    return true;
+}
+
 }  // namespace
 
 #endif

@@ -22,42 +22,28 @@
 
 namespace {
 
-struct Packing {
-    const void* weight;
-    uint8_t* packed;
-    bool is_bf16;
-    int64_t num_rows, num_columns;
-    int64_t next_panel;
+struct Nibbles {
+    template <class T>
+    static void pack(const T* rows, int64_t count, int64_t k, uint8_t* out) {
+        pack_nibbles(rows, count, k, out);
+    }
+
+    template <class T>
+    static void unpack(const Weights& weights, int64_t row, T* y) {
+        const uint8_t* panel = weights.panel(row / LANES);
+        const int64_t r = row % LANES;
+        float scale;
+        memcpy(&scale, panel + r * sizeof scale, sizeof scale);
+        for (int64_t i = 0; i < weights.num_columns; i++) {
+            uint8_t* lines = (uint8_t*)panel + (1 + i / GROUP * GROUP_LINES) * LINE;
+            const int64_t at = i % GROUP, run = at / RUN;
+            const uint8_t both = lines[(HEAD_LINES + at / 8) * LINE + r * QUAD + at % QUAD];
+            const int32_t nibble = at % 8 < QUAD ? both & 15 : both >> 4;
+            const int32_t byte = byte_of(nibble, step_at(lines, run)[r], begin_at(lines, run)[r]);
+            store_as(y + i, float(byte - ZERO) * scale);
+        }
+    }
 };
-
-void pack_panels(void* argument) {
-    Packing& p = *(Packing*)argument;
-    const Weights weights = {p.packed, p.num_rows, p.num_columns, true};
-    const int64_t k = p.num_columns;
-    int64_t panel;
-    while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < weights.num_panels()) {
-        const int64_t first = panel * LANES, count = smaller(LANES, p.num_rows - first);
-        uint8_t* out = p.packed + panel * weights.panel_bytes();
-        p.is_bf16 ? pack_nibbles((const bf16*)p.weight + first * k, count, k, out)
-                  : pack_nibbles((const float*)p.weight + first * k, count, k, out);
-    }
-}
-
-template <class T>
-void unpack_row(const Weights& weights, int64_t row, T* y) {
-    const uint8_t* panel = weights.panel(row / LANES);
-    const int64_t r = row % LANES;
-    float scale;
-    memcpy(&scale, panel + r * sizeof scale, sizeof scale);
-    for (int64_t i = 0; i < weights.num_columns; i++) {
-        uint8_t* lines = (uint8_t*)panel + (1 + i / GROUP * GROUP_LINES) * LINE;
-        const int64_t at = i % GROUP, run = at / RUN;
-        const uint8_t both = lines[(HEAD_LINES + at / 8) * LINE + r * QUAD + at % QUAD];
-        const int32_t nibble = at % 8 < QUAD ? both & 15 : both >> 4;
-        const int32_t byte = byte_of(nibble, step_at(lines, run)[r], begin_at(lines, run)[r]);
-        store_as(y + i, float(byte - ZERO) * scale);
-    }
-}
 
 }  // namespace
 
@@ -65,8 +51,7 @@ extern "C" int64_t quire_w4a8_lines(int64_t k) { return 1 + nibble_lines(k); }
 
 extern "C" void quire_w4a8_pack(const void* weight, bool is_bf16, int64_t n, int64_t k,
                                 uint8_t* packed, int64_t num_threads) {
-    Packing packing = {weight, packed, is_bf16, n, k, 0};
-    in_parallel(num_threads, pack_panels, &packing);
+    pack_all<Nibbles>(weight, is_bf16, {packed, n, k, true}, num_threads);
 }
 
 extern "C" void quire_w4a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
@@ -77,13 +62,7 @@ extern "C" void quire_w4a8(const void* x, bool is_bf16, int64_t m, const uint8_t
 
 extern "C" bool quire_w4a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,
                                 bool is_bf16, int64_t n, int64_t k, void* y) {
-    Weights weights = {packed, n, k, true};
-    for (int64_t i = 0; i < count; i++) {
-        if (indices[i] < 0 || indices[i] >= n) return false;
-        is_bf16 ? unpack_row(weights, indices[i], (bf16*)y + i * k)
-                : unpack_row(weights, indices[i], (float*)y + i * k);
-    }
-    return true;
+    return unpack_rows<Nibbles>({packed, n, k, true}, indices, count, is_bf16, y);
 }
 
 #endif

@@ -19,45 +19,30 @@
 
 namespace {
 
-struct Packing {
-    const void* weight;
-    uint8_t* packed;
-    bool is_bf16;
-    int64_t num_rows, num_columns;
-    int64_t next_panel;
+struct Bytes {
+    template <class T>
+    static void pack(const T* rows, int64_t count, int64_t k, uint8_t* out) {
+        pack_panel(rows, k, count, k, out);
+    }
+
+    template <class T>
+    static void unpack(const Weights& weights, int64_t row, T* y) {
+        const uint8_t* panel = weights.panel(row / LANES);
+        const int64_t r = row % LANES;
+        float scale;
+        memcpy(&scale, panel + r * sizeof scale, sizeof scale);
+        for (int64_t i = 0; i < weights.num_columns; i++) {
+            int32_t byte = panel[(i / QUAD + 1) * LINE + r * QUAD + i % QUAD];
+            store_as(y + i, float(byte - ZERO) * scale);
+        }
+    }
 };
-
-void pack_panels(void* argument) {
-    Packing& p = *(Packing*)argument;
-    const int64_t k = p.num_columns, panel_bytes = (ratio_up(k, QUAD) + 1) * LINE;
-    const int64_t num_panels = ratio_up(p.num_rows, LANES);
-    int64_t panel;
-    while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < num_panels) {
-        const int64_t first = panel * LANES, count = smaller(LANES, p.num_rows - first);
-        uint8_t* out = p.packed + panel * panel_bytes;
-        p.is_bf16 ? pack_panel((const bf16*)p.weight + first * k, k, count, k, out)
-                  : pack_panel((const float*)p.weight + first * k, k, count, k, out);
-    }
-}
-
-template <class T>
-void unpack_row(const Weights& weights, int64_t row, T* y) {
-    const uint8_t* panel = weights.panel(row / LANES);
-    const int64_t r = row % LANES;
-    float scale;
-    memcpy(&scale, panel + r * sizeof scale, sizeof scale);
-    for (int64_t i = 0; i < weights.num_columns; i++) {
-        int32_t byte = panel[(i / QUAD + 1) * LINE + r * QUAD + i % QUAD];
-        store_as(y + i, float(byte - ZERO) * scale);
-    }
-}
 
 }  // namespace
 
 extern "C" void quire_w8a8_pack(const void* weight, bool is_bf16, int64_t n, int64_t k,
                                 uint8_t* packed, int64_t num_threads) {
-    Packing packing = {weight, packed, is_bf16, n, k, 0};
-    in_parallel(num_threads, pack_panels, &packing);
+    pack_all<Bytes>(weight, is_bf16, {packed, n, k}, num_threads);
 }
 
 extern "C" int64_t quire_w8a8_scratch(int64_t k) { return row_bytes(k); }
@@ -70,13 +55,7 @@ extern "C" void quire_w8a8(const void* x, bool is_bf16, int64_t m, const uint8_t
 
 extern "C" bool quire_w8a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,
                                 bool is_bf16, int64_t n, int64_t k, void* y) {
-    Weights weights = {packed, n, k};
-    for (int64_t i = 0; i < count; i++) {
-        if (indices[i] < 0 || indices[i] >= n) return false;
-        is_bf16 ? unpack_row(weights, indices[i], (bf16*)y + i * k)
-                : unpack_row(weights, indices[i], (float*)y + i * k);
-    }
-    return true;
+    return unpack_rows<Bytes>({packed, n, k}, indices, count, is_bf16, y);
 }
 
 #endif
