@@ -11,7 +11,6 @@ from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.linear.quantised.w4a8 import W4A8Kernel, bind_w4a8
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.native.quantised_rows import (
-    COUNTS,
     DTYPES,
     EXPONENTS,
     GROUP,
@@ -76,40 +75,9 @@ def test_product_is_that_of_the_packed_numbers(
     assert_product(kernel, x, weight, bias)
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES)
-def test_row_has_the_same_product_alone_and_in_company(
-    kernel: W4A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
-) -> None:
-    x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, seed=1)
-    packed = kernel.pack(weight)
-    together = kernel.linear(x, packed, None)
-    alone = [kernel.linear(row[None], packed, None) for row in x]
-    assert torch.equal(together, torch.cat(alone))
-
-
-@given(m=COUNTS, n=WIDTHS, other=WIDTHS, k=WIDTHS)
-def test_matrices_packed_as_one_have_the_same_products(
-    kernel: W4A8Kernel, m: int, n: int, other: int, k: int
-) -> None:
-    x, weights = numbers(m, k), [numbers(n, k, seed=1), numbers(other, k, seed=2)]
-    together = kernel.linear(x, kernel.pack(torch.cat(weights)), None)
-    apart = [kernel.linear(x, kernel.pack(weight), None) for weight in weights]
-    assert torch.equal(together, torch.cat(apart, dim=1))
-
-
 @pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
 def test_product_of_many_rows_is_that_of_each(kernel: W4A8Kernel, m: int, n: int, k: int) -> None:
     assert_product(kernel, numbers(m, k), numbers(n, k, seed=1), numbers(n, seed=2))
-
-
-@pytest.mark.parametrize("m", [1, 7, 13, 100])
-def test_product_is_the_same_on_any_number_of_threads(
-    kernel: W4A8Kernel, threads: int, m: int
-) -> None:
-    x, weight = numbers(m, 300), kernel.pack(numbers(1000, 300, seed=1))
-    shared = kernel.linear(x, weight, None)
-    torch.set_num_threads(1)
-    assert torch.equal(shared, kernel.linear(x, weight, None))
 
 
 @given(n=st.integers(1, 20), k=WIDTHS, seed=st.integers(0, 99), exponent=EXPONENTS)
@@ -154,29 +122,6 @@ def test_error_of_a_run_is_no_more_than_steps_explain(
         half_step = (part.amax(-1) - part.amin(-1)) / 30
         bound = counted.sum(-1).sqrt() * (half_step * (1 + 2.0**-10) + byte + LEAST)
         assert (error <= bound).all()
-
-
-@given(n=WIDTHS, k=WIDTHS, data=st.data())
-def test_rows_are_those_of_the_unpacked_weight(
-    kernel: W4A8Kernel, n: int, k: int, data: st.DataObject
-) -> None:
-    packed = kernel.pack(numbers(n, k))
-    indices = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=9)))
-    assert torch.equal(kernel.rows(indices, packed), kernel.unpack(packed)[indices])
-
-
-@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_what_is_not_finite_makes_its_row_nan_and_no_other(
-    kernel: W4A8Kernel, bad: float, dtype: torch.dtype
-) -> None:
-    x, weight = numbers(9, 333, dtype=dtype), numbers(20, 333, dtype=dtype, seed=1)
-    before = kernel.linear(x, kernel.pack(weight), None)
-    x[1, 332], weight[7, 3] = bad, bad
-    out = kernel.linear(x, kernel.pack(weight), None)
-    assert out[1].isnan().all() and out[:, 7].isnan().all()
-    out[1], out[:, 7] = before[1], before[:, 7]
-    assert torch.equal(out, before)
 
 
 @given(n=WIDTHS, k=WIDTHS, dtype=DTYPES)

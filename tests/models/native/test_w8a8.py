@@ -76,27 +76,6 @@ def test_product_is_about_that_of_the_numbers(
     assert_within(y, in_dtype(Exact(a @ b.T, error), dtype))
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES)
-def test_row_has_the_same_product_alone_and_in_company(
-    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
-) -> None:
-    x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, seed=1)
-    packed = w8a8_kernel.pack(weight)
-    together = w8a8_kernel.linear(x, packed, None)
-    alone = [w8a8_kernel.linear(row[None], packed, None) for row in x]
-    assert torch.equal(together, torch.cat(alone))
-
-
-@given(m=COUNTS, n=WIDTHS, other=WIDTHS, k=WIDTHS)
-def test_matrices_packed_as_one_have_the_same_products(
-    w8a8_kernel: W8A8Kernel, m: int, n: int, other: int, k: int
-) -> None:
-    x, weights = numbers(m, k), [numbers(n, k, seed=1), numbers(other, k, seed=2)]
-    together = w8a8_kernel.linear(x, w8a8_kernel.pack(torch.cat(weights)), None)
-    apart = [w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None) for weight in weights]
-    assert torch.equal(together, torch.cat(apart, dim=1))
-
-
 @pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
 def test_product_of_many_rows_is_that_of_each(
     w8a8_kernel: W8A8Kernel, m: int, n: int, k: int
@@ -107,16 +86,6 @@ def test_product_of_many_rows_is_that_of_each(
     together = w8a8_kernel.linear(x, packed, None)
     alone = [w8a8_kernel.linear(row[None], packed, None) for row in x[::97]]
     assert torch.equal(together[::97], torch.cat(alone))
-
-
-@pytest.mark.parametrize("m", [1, 6, 7, 13, 100])
-def test_product_is_the_same_on_any_number_of_threads(
-    w8a8_kernel: W8A8Kernel, threads: int, m: int
-) -> None:
-    x, weight = numbers(m, 300), w8a8_kernel.pack(numbers(1000, 300, seed=1))
-    shared = w8a8_kernel.linear(x, weight, None)
-    torch.set_num_threads(1)
-    assert torch.equal(shared, w8a8_kernel.linear(x, weight, None))
 
 
 @given(n=WIDTHS, k=WIDTHS, dtype=DTYPES, exponent=EXPONENTS)
@@ -130,15 +99,6 @@ def test_unpacked_weight_is_within_half_a_step(
     assert_within(unpacked, in_dtype(Exact(weight.double(), HALF_STEP * steps + LEAST), dtype))
 
 
-@given(n=WIDTHS, k=WIDTHS, data=st.data())
-def test_rows_are_those_of_the_unpacked_weight(
-    w8a8_kernel: W8A8Kernel, n: int, k: int, data: st.DataObject
-) -> None:
-    packed = w8a8_kernel.pack(numbers(n, k))
-    indices = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=9)))
-    assert torch.equal(w8a8_kernel.rows(indices, packed), w8a8_kernel.unpack(packed)[indices])
-
-
 def test_outlier_coarsens_only_its_group(w8a8_kernel: W8A8Kernel) -> None:
     x, weight = numbers(1, 1024), numbers(64, 1024, seed=1)
     weight[:, :GROUP] = 0
@@ -146,20 +106,6 @@ def test_outlier_coarsens_only_its_group(w8a8_kernel: W8A8Kernel) -> None:
     before = w8a8_kernel.linear(x, packed, None)
     x[0, 3] = 1e6
     assert torch.equal(w8a8_kernel.linear(x, packed, None), before)
-
-
-@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_what_is_not_finite_makes_its_row_nan_and_no_other(
-    w8a8_kernel: W8A8Kernel, bad: float, dtype: torch.dtype
-) -> None:
-    x, weight = numbers(9, 333, dtype=dtype), numbers(20, 333, dtype=dtype, seed=1)
-    before = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None)
-    x[1, 332], weight[7, 3] = bad, bad
-    out = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None)
-    assert out[1].isnan().all() and out[:, 7].isnan().all()
-    out[1], out[:, 7] = before[1], before[:, 7]
-    assert torch.equal(out, before)
 
 
 def test_weight_takes_a_byte_and_a_scale_for_each_row(w8a8_kernel: W8A8Kernel) -> None:
