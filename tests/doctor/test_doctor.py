@@ -164,7 +164,7 @@ def test_a_model_that_does_not_fit_is_told_what_would() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["gptq", "clip", "gguf folder"])
+@pytest.mark.parametrize("name", ["hqq", "clip", "gguf folder"])
 def test_a_model_that_is_not_served_is_told_why(name: str, tmp_path: Path) -> None:
     folder = write_unservable(UNSERVABLE[name], tmp_path / "model")
     (found,) = model_findings_of(str(folder)).values()

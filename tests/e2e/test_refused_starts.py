@@ -30,7 +30,7 @@ def start(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(
-    "name", ["gptq", "lora", "gguf folder", "deberta", "classifier", "no head", "llava", "no heads"]
+    "name", ["hqq", "lora", "gguf folder", "deberta", "classifier", "no head", "llava", "no heads"]
 )
 def test_what_is_no_model_to_serve_is_said_in_one_line_before_anything_else(
     name: str, tmp_path: Path

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding, linear
 
 from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all
 from quire.models.loading import pretrained
-from quire.models.loading.state_dict import STORED_DTYPES
+from quire.models.loading.opened_tensors import HALVES
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 
@@ -29,7 +29,7 @@ USES: list[Callable[[Tensor], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", STORED_DTYPES)
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("use", USES)
 def test_whatever_is_computed_is_that_of_float32(
     use: Callable[[Tensor], Tensor], dtype: torch.dtype

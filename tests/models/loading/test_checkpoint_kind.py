@@ -97,10 +97,19 @@ def test_trusted_code_may_call_its_model_what_it_likes(tmp_path: Path) -> None:
         locate(ModelSource(str(tmp_path)), ignore_progress)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        UNSERVABLE["hqq"],
+        Unservable(
+            "whose bits is 3", {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 3}}
+        ),
+    ],
+)
 def test_no_weights_are_fetched_of_what_is_not_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Unservable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_unservable(UNSERVABLE["gptq"], tmp_path)
+    write_unservable(model, tmp_path)
     fetched: list[str] = []
 
     def download(name: str, *, allow_patterns: list[str], **options: object) -> str:
@@ -108,7 +117,7 @@ def test_no_weights_are_fetched_of_what_is_not_served(
         return str(tmp_path)
 
     monkeypatch.setattr("quire.models.loading.hub.snapshot_download", download)
-    with pytest.raises(CheckpointError, match="GPTQ"):
+    with pytest.raises(CheckpointError, match=model.why):
         locate(ModelSource("some/model"), ignore_progress)
     assert fetched == ["config.json", "adapter_config.json", "modules.json"]
 
@@ -133,7 +142,7 @@ def test_the_tables_are_those_of_transformers() -> None:
 
 
 def test_the_check_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
-    folder = write_unservable(UNSERVABLE["awq"], tmp_path)
+    folder = write_unservable(UNSERVABLE["hqq"], tmp_path)
     program = (
         "import sys\n"
         "from quire.models.loading.checkpoint import ModelSource, check_local\n"
@@ -144,4 +153,4 @@ def test_the_check_imports_neither_torch_nor_transformers(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "AWQ" in done.stdout
+    assert "hqq" in done.stdout

@@ -51,14 +51,12 @@ ENCODER = "they are encoders, not causal"
 JUDGE = "a reward or classification head"
 
 UNSERVABLE = {
-    "gptq": _quantised("GPTQ (4 bits)", quant_method="gptq", bits=4, group_size=128),
-    "awq": _quantised("AWQ (4 bits)", quant_method="awq", bits=4, version="gemm"),
     "fp8": _quantised("FP8", quant_method="fp8", weight_block_size=[128, 128]),
     "bitsandbytes": _quantised("bitsandbytes", quant_method="bitsandbytes", load_in_4bit=True),
     "bitsandbytes, old": _quantised("bitsandbytes", load_in_8bit=True),
     "compressed-tensors": _quantised("compressed-tensors", quant_method="compressed-tensors"),
     "mxfp4": _quantised("MXFP4", quant_method="mxfp4"),
-    "of another method": _quantised("hqq", quant_method="hqq"),
+    "hqq": _quantised("hqq", quant_method="hqq"),
     "mlx": _llama("quantised with MLX (4 bits)", quantization={"group_size": 64, "bits": 4}),
     "quantised within": Unservable(
         "quantised with FP8",

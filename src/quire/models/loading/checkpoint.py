@@ -18,6 +18,7 @@ from quire.models.loading.checkpoint_kind import (
     check_weights,
 )
 from quire.models.loading.gguf.place import WEIGHTS, is_gguf, only_file_in
+from quire.models.loading.published.place import quantisation_of
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
@@ -117,6 +118,14 @@ def _check_files(folder: Path, source: ModelSource) -> None:
     check_weights(folder)
 
 
+def _check_format(folder: Path) -> None:
+    """Raise CheckpointError for weights that were quantised in a way that is not read."""
+    if quantisation_of(folder) is not None:
+        from quire.models.loading.published.weights import format_of  # brings torch
+
+        format_of(folder)
+
+
 def _fetch_telling(source: ModelSource) -> Path:
     """Return the folder with the files that tell what a model of the hub is."""
     from quire.models.loading import hub
@@ -133,7 +142,9 @@ def _fetch_telling(source: ModelSource) -> Path:
 def _fetch(source: ModelSource, on_progress: Progress) -> Path:
     from quire.models.loading import hub
 
-    check_kind(_fetch_telling(source), trust_remote_code=source.trust_remote_code)
+    telling = _fetch_telling(source)
+    check_kind(telling, trust_remote_code=source.trust_remote_code)
+    _check_format(telling)
     patterns = (*FETCHED, "*.py") if source.trust_remote_code else FETCHED
     return hub.fetch(
         source.model, source.revision or "main", patterns, partial(on_progress, "download")

@@ -3,32 +3,26 @@ cannot serve is named in one sentence, with what to do, before anything heavy is
 fetched.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.gguf.place import is_gguf_folder
+from quire.models.loading.published.place import (
+    CONFIG,
+    Config,
+    as_object,
+    language_parts,
+    quantisation_of,
+    read_object,
+)
 
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+ADAPTER = "adapter_config.json"
 SENTENCES = "modules.json"
 """The file by which sentence-transformers knows its checkpoints."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 CAUSAL_CLASS = "AutoModelForCausalLM"
 
-METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        "gptq": "GPTQ",
-        "awq": "AWQ",
-        "fp8": "FP8",
-        "fbgemm_fp8": "FP8",
-        "mxfp4": "MXFP4",
-        "modelopt": "ModelOpt",
-    }
-)
-"""The usual names of `quant_method`s; others are named as the checkpoint does."""
 TEXT_PARTS = frozenset(
     {"dots3_note", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "git"}
     | {"gemma4_unified_assistant", "got_ocr2", "llama4", "mllama", "moshi", "musicgen"}
@@ -65,8 +59,6 @@ SIZES = (
 """Fields that count something of which there is at least one."""
 INSTEAD = "Quire serves models that continue text: give one whose architecture ends in ForCausalLM"
 
-Config = Mapping[str, object]
-
 
 def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
     """Raise CheckpointError or UnsupportedModel for what is no checkpoint that Quire can serve."""
@@ -84,27 +76,25 @@ def check_has_config(folder: Path) -> None:
 
 
 def quantised_refusal(folder: Path) -> str | None:
-    """Return why quantised weights are not read; None for others. Raises CheckpointError."""
-    method = _quantisation(_read(folder / CONFIG))
-    if method is None:
+    """Return why quantised weights are not read by their method alone; None for others. Raises
+    CheckpointError."""
+    quantisation = quantisation_of(folder)
+    if quantisation is None or (quantisation.is_read and not is_encoder(folder)):
         return None
-    return (
-        f"{folder} holds weights quantised with {method}, which Quire does not read: serve the "
-        "checkpoint that they were made from, with --quantization int8 if memory is short"
-    )
+    return quantisation.refusal(folder, "which Quire does not read")
 
 
 def check_model_kind(folder: Path, *, trust_remote_code: bool) -> None:
     """Raise CheckpointError or UnsupportedModel for a model that Quire cannot serve, whatever form
     its weights have."""
-    config = _read(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     architecture = _architecture(config)
     if JUDGES.search(architecture) and not _is_scorer(config):
         raise CheckpointError(
             f"{folder} holds a model that judges texts and writes none ({architecture}: a reward "
             f"or classification head); {INSTEAD}"
         )
-    if not (trust_remote_code and CAUSAL_CLASS in _object(config.get("auto_map"))):
+    if not (trust_remote_code and CAUSAL_CLASS in as_object(config.get("auto_map"))):
         _check_architecture(folder, config, architecture)
     _check_sizes(folder, config)
 
@@ -112,20 +102,20 @@ def check_model_kind(folder: Path, *, trust_remote_code: bool) -> None:
 def is_encoder(folder: Path) -> bool:
     """Return whether a checkpoint, whose kind was checked, is an encoder: each of its tokens sees
     those behind it. Raises CheckpointError."""
-    config = _read(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     return config.get("model_type") in SERVED_ENCODERS and _is_encoder(config)
 
 
 def is_scorer(folder: Path) -> bool:
     """Return whether a checkpoint is a cross-encoder: it makes one score of two texts. Raises
     CheckpointError."""
-    return _is_scorer(_read(folder / CONFIG))
+    return _is_scorer(read_object(folder / CONFIG))
 
 
 def has_head(folder: Path) -> bool:
     """Return whether a checkpoint has a head that turns states into tokens. Raises
     CheckpointError."""
-    return HEADLESS.search(_architecture(_read(folder / CONFIG))) is None
+    return HEADLESS.search(_architecture(read_object(folder / CONFIG))) is None
 
 
 def check_weights(folder: Path) -> None:
@@ -150,7 +140,7 @@ def zero_fields(folder: Path) -> list[str]:
     """Return the counts of config.json that are 0, for whoever met a division by one of them."""
     return [
         f"{prefix}{name}"
-        for prefix, part in _parts(_read(folder / CONFIG))
+        for prefix, part in language_parts(read_object(folder / CONFIG))
         for name, value in part.items()
         if type(value) is int and value == 0 and not name.endswith("_id")
     ]
@@ -164,7 +154,7 @@ def _other_weights(folder: Path) -> str | None:
     """Return a sentence about weights that are not a whole model in safetensors, if there are
     such."""
     if (folder / ADAPTER).is_file():
-        base = _read(folder / ADAPTER).get("base_model_name_or_path")
+        base = read_object(folder / ADAPTER).get("base_model_name_or_path")
         of = f" of {base}" if isinstance(base, str) and base else ""
         return (
             f"{folder} holds a LoRA adapter{of}, not a whole model: merge it into its base model "
@@ -173,52 +163,10 @@ def _other_weights(folder: Path) -> str | None:
     return None
 
 
-def _read(path: Path) -> Config:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return config
-
-
-def _object(value: object) -> Config:
-    return value if isinstance(value, dict) else {}
-
-
-def _parts(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the configuration, and those within it that tell of the language model, each after its
-    prefix."""
-    yield "", config
-    for name in ("text_config", "llm_config", "language_config"):
-        yield f"{name}.", _object(config.get(name))
-
-
 def _architecture(config: Config) -> str:
     """Return the first architecture that is stated, or an empty string."""
     stated = config.get("architectures")
     return str(stated[0]) if isinstance(stated, list) and stated else ""
-
-
-def _quantisation(config: Config) -> str | None:
-    """Return the method by which the weights were quantised, as people call it, or None if they are
-    not."""
-    for _, part in _parts(config):
-        stated = part.get("quantization_config") or part.get("compression_config")
-        if isinstance(stated, dict) and stated:
-            return _method(stated)
-        if "bits" in _object(part.get("quantization")):
-            return f"MLX ({_object(part['quantization'])['bits']} bits)"
-    return None
-
-
-def _method(stated: Config) -> str:
-    name = stated.get("quant_method")
-    if not isinstance(name, str):
-        name = "bitsandbytes" if "load_in_4bit" in stated or "load_in_8bit" in stated else "unnamed"
-    bits = stated.get("bits", stated.get("w_bit"))
-    return f"{METHODS.get(name, name)}{f' ({bits} bits)' if isinstance(bits, int) else ''}"
 
 
 def _check_architecture(folder: Path, config: Config, architecture: str) -> None:
@@ -246,7 +194,7 @@ def _check_architecture(folder: Path, config: Config, architecture: str) -> None
 
 def _is_scorer(config: Config) -> bool:
     is_classifier = _architecture(config).endswith("ForSequenceClassification")
-    num_labels = len(_object(config.get("id2label"))) or config.get("num_labels")
+    num_labels = len(as_object(config.get("id2label"))) or config.get("num_labels")
     return is_classifier and config.get("model_type") in SCORERS and num_labels == 1
 
 
@@ -256,7 +204,7 @@ def _is_encoder(config: Config) -> bool:
 
 
 def _check_sizes(folder: Path, config: Config) -> None:
-    for prefix, part in _parts(config):
+    for prefix, part in language_parts(config):
         for name in SIZES:
             value = part.get(name)
             if type(value) is int and value < 1:

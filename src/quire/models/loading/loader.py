@@ -36,8 +36,8 @@ from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import use_experts, use_kernels
-from quire.models.loading.gguf.place import is_gguf_folder
 from quire.models.loading.loaded_model import LoadedModel
+from quire.models.loading.state_dict import has_parts
 from quire.models.loading.support import layering, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
 from quire.models.parallel.plan import own_code_refusal, plan_shards
@@ -115,7 +115,7 @@ def _load(
     if dtype is ModelDtype.AUTO:
         log_dtype(stored, chosen, device.type)
     is_wider = kernels is not None and device.type == "cpu" and chosen == torch.float32
-    is_lazy = is_wider or is_gguf_folder(checkpoint.folder)
+    is_lazy = is_wider or has_parts(checkpoint.folder)
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
     if share is not None:

@@ -28,7 +28,7 @@ from quire.models.hf import paged_attention
 from quire.models.loading.checkpoint_kind import has_head, zero_fields
 from quire.models.loading.end_tokens import end_tokens
 from quire.models.loading.state_dict import lazy_state
-from quire.models.loading.weight_files import FLOATS, StoredTensor
+from quire.models.loading.stored_tensors import FLOATS, StoredTensor
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code
         )
+    _leave_quantisation_out(config)
     if not trust_remote_code and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(
             config.model_type, "transformers has no causal language model of this type"
@@ -74,6 +75,14 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
         # transformers' class has one, whose weights are not there: it is not used.
         config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = True
     return config
+
+
+def _leave_quantisation_out(config: PretrainedConfig) -> None:
+    """Take out how weights were quantised: they are read by Quire, and transformers would look for
+    libraries of its own."""
+    for part in (config, config.get_text_config()):
+        if hasattr(part, "quantization_config"):
+            del part.quantization_config
 
 
 def read_encoder_config(folder: Path) -> PretrainedConfig:

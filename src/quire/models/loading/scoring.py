@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from quire.models.config import CheckpointError
-from quire.models.loading.checkpoint_kind import CONFIG
+from quire.models.loading.published.place import CONFIG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -3,32 +3,31 @@
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
 from quire.models.loading.gguf.place import WEIGHTS, is_gguf_folder
 from quire.models.loading.gguf.weights import read_weights
-from quire.models.loading.weight_files import files_of
+from quire.models.loading.opened_tensors import as_loaded, opened_tensors
+from quire.models.loading.published.place import quantisation_of
+from quire.models.loading.published.weights import format_of, read_published
 
-STORED_DTYPES = (torch.bfloat16, torch.float16)
+
+def has_parts(folder: Path) -> bool:
+    """Return whether the weights of a folder lie there in parts that transformers does not read as
+    Quire does. Raises CheckpointError."""
+    return is_gguf_folder(folder) or quantisation_of(folder) is not None
 
 
 def lazy_state(folder: Path, dtype: torch.dtype) -> "StateDict":
     """Return the weights of a checkpoint in `dtype`, as `LazyWeight` where it is stored in fewer
-    bits: in the blocks of a GGUF file, or in 16 bits for float32, which safetensors are read in
-    alone."""
+    bits: in the blocks of a GGUF file, in the parts of a published format, or in 16 bits for
+    float32. Raises CheckpointError."""
     if is_gguf_folder(folder):
         return StateDict(read_weights(folder / WEIGHTS, dtype))
-    assert dtype == torch.float32, "others are loaded by transformers"
-    state = StateDict()
-    for file in files_of(folder):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():
-                tensor = opened.get_tensor(name)
-                is_lazy = tensor.dim() == 2 and tensor.dtype in STORED_DTYPES
-                state[name] = LazyWeight(HalfWeight(tensor)) if is_lazy else tensor
-    return state
+    form = format_of(folder)
+    if form is not None:
+        return StateDict(read_published(folder, form, dtype))
+    return StateDict((name, as_loaded(each, dtype)) for name, each in opened_tensors(folder))
 
 
 class StateDict(dict[str, Tensor]):

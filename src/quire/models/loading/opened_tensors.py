@@ -1,0 +1,29 @@
+"""The tensors of a folder's safetensors files, which stay in the mapped files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
+from quire.models.loading.stored_tensors import files_of
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def opened_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor after its name. Raises what safetensors raises."""
+    for file in files_of(folder):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():
+                yield name, opened.get_tensor(name)
+
+
+def as_loaded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a stored tensor as a model that computes in `dtype` takes it: floats in `dtype`, and
+    of those a matrix in 16 bits for float32 as `LazyWeight`."""
+    if tensor.dim() == 2 and tensor.dtype in HALVES and dtype == torch.float32:
+        return LazyWeight(HalfWeight(tensor))
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,113 @@
+"""GPTQ: integers of 2, 4 or 8 bits with a scale and a zero point for each group of columns, by
+arXiv 2210.17323, as AutoGPTQ and GPTQModel store them.
+
+    qweight   [K x bits / 32, N] int32: words of columns that follow each other
+    qzeros    [G, N x bits / 32] int32: words of rows; each less one in the older layout
+    scales    [G, N] float16 or bfloat16
+    g_idx     [K] int32: the group of each column, where columns were put in an order
+
+W = (qweight - qzeros) x scales, transposed. A weight whose columns were put in an order is made in
+float32.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.models.layers.grouped_weight import GroupedWeight
+from quire.models.loading.published.packed_bits import WORD_BITS, unpacked_bits
+from quire.models.loading.published.published_format import (
+    PartOutline,
+    Parts,
+    Place,
+    Unread,
+)
+from quire.models.loading.published.settings import (
+    Settings,
+    refuse_other,
+    refuse_shape,
+    shapes_of,
+    whole,
+)
+
+PARTS = ("qweight", "qzeros", "scales", "g_idx")
+HALVES = ("F16", "BF16", "F32")
+OLDER, NEWER = "gptq", "gptq_v2"
+"""Layouts: zero points are stored less one, or as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptqFormat:
+    """`num_bits` of each number; `zero_shift` is what a stored zero point lacks."""
+
+    num_bits: int
+    zero_shift: int
+
+    def place(self, name: str) -> Place | None:
+        module, _, part = name.rpartition(".")
+        return Place(f"{module}.weight", part) if part in PARTS else None
+
+    def shape(self, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
+        dtypes = {"qweight": ("I32",), "qzeros": ("I32",), "scales": HALVES}
+        if "g_idx" in parts:
+            dtypes["g_idx"] = ("I32",)
+        shapes = shapes_of(parts, dtypes)
+        if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
+            raise Unread("its qweight and scales must be matrices")
+        per_word = WORD_BITS // self.num_bits
+        num_columns, num_rows = shapes["qweight"][0] * per_word, shapes["qweight"][1]
+        num_groups = shapes["scales"][0]
+        refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
+        refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows // per_word))
+        if "g_idx" in shapes:
+            refuse_shape("g_idx", shapes["g_idx"], (num_columns,))
+        elif num_columns % num_groups:
+            raise Unread(f"its {num_columns} columns are not {num_groups} groups")
+        return num_rows, num_columns
+
+    def unpacked(self, parts: Parts) -> GroupedWeight | Tensor:
+        numbers = unpacked_bits(parts["qweight"].T, self.num_bits)
+        scales = parts["scales"].float()
+        zeros = unpacked_bits(parts["qzeros"], self.num_bits).to(torch.int16) + self.zero_shift
+        group_size = -(-numbers.shape[1] // len(scales))
+        groups = parts.get("g_idx")
+        if groups is not None and not _are_in_order(groups, group_size):
+            each = groups.long()
+            return (numbers.to(torch.int16) - zeros[each].T).float() * scales[each].T
+        return from_zero_points(numbers, scales.T, zeros.T, self.num_bits)
+
+
+def gptq_format(settings: Settings) -> GptqFormat:
+    """Return the format by a checkpoint's settings. Raises Unread."""
+    refuse_other(settings, "bits", (2, 4, 8))
+    refuse_other(settings, "checkpoint_format", (OLDER, NEWER))
+    refuse_other(settings, "pack_dtype", ("int32",))
+    if settings.get("dynamic"):
+        raise Unread("whose dynamic gives some weights settings of their own")
+    is_older = settings.get("checkpoint_format") in (None, OLDER)
+    return GptqFormat(whole(settings, "bits"), 1 if is_older else 0)
+
+
+def from_zero_points(
+    numbers: Tensor, scales: Tensor, zeros: Tensor, num_bits: int
+) -> GroupedWeight:
+    """Return (numbers - zeros) x scales.
+
+    numbers: [N, K] of uint8, each of `num_bits`.
+    scales, zeros: [N, G], of float32 and of int16.
+    """
+    half = 1 << num_bits - 1
+    offsets = (half - zeros).float() * scales
+    return GroupedWeight(
+        (numbers.to(torch.int16) - half).to(torch.int8),
+        scales.contiguous(),
+        None if bool((zeros == half).all()) else offsets.contiguous(),
+        num_bits,
+    )
+
+
+def _are_in_order(groups: Tensor, group_size: int) -> bool:
+    places = torch.arange(len(groups), dtype=groups.dtype)
+    return torch.equal(groups, places // group_size)

@@ -1,0 +1,108 @@
+"""Tells by its configuration whether a checkpoint was quantised before it was published, and how,
+without torch."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from quire.models.config import CheckpointError
+
+CONFIG = "config.json"
+Config = Mapping[str, object]
+
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "gptq": "GPTQ",
+        "awq": "AWQ",
+        "fp8": "FP8",
+        "fbgemm_fp8": "FP8",
+        "mxfp4": "MXFP4",
+        "mlx": "MLX",
+        "modelopt": "ModelOpt",
+    }
+)
+"""The usual names of `quant_method`s; others are named as the checkpoint does."""
+FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "awq": "quire.models.loading.published.awq:awq_format",
+        "gptq": "quire.models.loading.published.gptq:gptq_format",
+    }
+)
+"""The formats that are read: for each method, what makes a `PublishedFormat` of its settings."""
+
+
+class Quantisation(NamedTuple):
+    """The method by which weights were quantised, as `quant_method` has it, and its settings: the
+    fields of the configuration's `quantization_config`."""
+
+    method: str
+    settings: Config
+
+    @property
+    def name(self) -> str:
+        """The name that people know it by, with its bits where they are told."""
+        bits = self.settings.get("bits", self.settings.get("w_bit"))
+        told = f" ({bits} bits)" if isinstance(bits, int) else ""
+        return f"{METHODS.get(self.method, self.method)}{told}"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether weights of the method are read at all; some settings of it may not be."""
+        return self.method in FORMATS
+
+    def refusal(self, folder: Path, why: str) -> str:
+        """Return the sentence that refuses a folder, and what to take in its place."""
+        return (
+            f"{folder} holds weights quantised with {self.name}, {why}: serve the checkpoint that "
+            "they were made from, with --quantization int8 if memory is short"
+        )
+
+
+def quantisation_of(folder: Path) -> Quantisation | None:
+    """Return how the weights of a folder were quantised, or None if they were not. Raises
+    CheckpointError."""
+    return stated_quantisation(read_object(folder / CONFIG))
+
+
+def stated_quantisation(config: Config) -> Quantisation | None:
+    """Return how weights were quantised by a configuration, or None if they were not."""
+    for _, part in language_parts(config):
+        stated = part.get("quantization_config") or part.get("compression_config")
+        if isinstance(stated, dict) and stated:
+            return Quantisation(_method(stated), stated)
+        if "bits" in as_object(part.get("quantization")):
+            return Quantisation("mlx", as_object(part["quantization"]))
+    return None
+
+
+def language_parts(config: Config) -> Iterator[tuple[str, Config]]:
+    """Yield the configuration, and those within it that tell of the language model, each after its
+    prefix."""
+    yield "", config
+    for name in ("text_config", "llm_config", "language_config"):
+        yield f"{name}.", as_object(config.get(name))
+
+
+def as_object(value: object) -> Config:
+    """Return a JSON object as it is, and an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def read_object(path: Path) -> Config:
+    """Return the JSON object of a file. Raises CheckpointError."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return config
+
+
+def _method(stated: Config) -> str:
+    name = stated.get("quant_method")
+    if isinstance(name, str):
+        return name
+    return "bitsandbytes" if "load_in_4bit" in stated or "load_in_8bit" in stated else "unnamed"

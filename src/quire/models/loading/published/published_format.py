@@ -1,0 +1,75 @@
+"""The parts of a format in which weights are published.
+
+A new format is a file with a class that is a `PublishedFormat`, a function that makes it of the
+settings in a checkpoint's configuration, and a line in `FORMATS` (`place.py`). Nothing else knows
+the format by name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from quire.models.layers.grouped_weight import GroupedWeight
+
+Parts = Mapping[str, Tensor]
+"""The tensors that a weight is stored in, by the names that its format has for them."""
+
+
+class Unread(ValueError):
+    """Settings or tensors that are not read: what is wrong with them, and what would be right, in
+    words that follow the name of the checkpoint or the weight."""
+
+
+class PartOutline(NamedTuple):
+    """The dtype of a stored tensor, as safetensors names it, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """The weight that a stored tensor belongs to, by its name in transformers, and the part of it
+    that it is."""
+
+    weight: str
+    part: str
+
+
+class PublishedFormat(Protocol):
+    """One format, with the settings of one checkpoint."""
+
+    def place(self, name: str) -> Place | None:
+        """Return where the tensor of that name belongs; None for one that is a weight as it is.
+
+        A weight of one part alone that is called like itself is one as it is, too.
+        """
+
+    def shape(self, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
+        """Return the shape of a weight by those of its parts. Raises Unread for parts that are
+        missing, too many, or do not fit each other: afterwards `weight` cannot fail."""
+        ...
+
+    def unpacked(self, parts: Parts) -> GroupedWeight | Tensor:
+        """Return the weight, in small integers or else in float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedWeight:
+    """A weight that stays in the parts of its file, and has `dtype` for its users."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    parts: Parts
+    unpacked: Callable[[Parts], GroupedWeight | Tensor]
+
+    def values(self) -> Tensor:
+        found = self.unpacked(self.parts)
+        values = found.values() if isinstance(found, GroupedWeight) else found
+        return values.to(self.dtype)
+
+    def narrow(self, dim: int, start: int, length: int) -> None:
+        """Return None: a part of it is widened."""

@@ -1,0 +1,44 @@
+"""Reads the settings of a quantised checkpoint, and refuses those that are not what a format
+allows."""
+
+from collections.abc import Collection, Mapping
+
+from quire.models.loading.published.published_format import PartOutline, Unread
+
+Settings = Mapping[str, object]
+
+
+def whole(settings: Settings, name: str, default: int | None = None) -> int:
+    """Return a whole number. Raises Unread."""
+    value = settings.get(name, default)
+    if type(value) is not int:
+        raise Unread(f"whose {name} is {value!r}, must be a whole number")
+    return value
+
+
+def refuse_other(settings: Settings, name: str, allowed: Collection[object]) -> None:
+    """Raise Unread for a setting that is neither absent, null nor one of those that are read."""
+    value = settings.get(name)
+    if value is not None and value not in allowed:
+        read = " or ".join(repr(each) for each in allowed)
+        raise Unread(f"whose {name} is {value!r}, of which Quire reads {read}")
+
+
+def shapes_of(
+    parts: Mapping[str, PartOutline], dtypes: Mapping[str, Collection[str]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of parts that are stored in one of these dtypes each. Raises Unread for a
+    part that is missing, of another dtype or without columns."""
+    for name, allowed in dtypes.items():
+        found = parts.get(name)
+        if found is None:
+            raise Unread(f"its {name} is missing")
+        if found.dtype not in allowed:
+            raise Unread(f"its {name} is of {found.dtype}, must be of {' or '.join(allowed)}")
+    return {name: parts[name].shape for name in dtypes}
+
+
+def refuse_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Raise Unread for a part of another shape than that which the others ask for."""
+    if found != wanted:
+        raise Unread(f"its {name} is {list(found)}, must be {list(wanted)}")

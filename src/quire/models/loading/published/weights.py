@@ -1,0 +1,105 @@
+"""The weights of a checkpoint that was quantised before it was published, by the names that
+transformers has for them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from quire.models.config import CheckpointError
+from quire.models.layers.lazy_weight import LazyWeight
+from quire.models.loading.opened_tensors import as_loaded, opened_tensors
+from quire.models.loading.published.place import FORMATS, quantisation_of
+from quire.models.loading.published.published_format import (
+    PartOutline,
+    Place,
+    PublishedFormat,
+    PublishedWeight,
+    Unread,
+)
+from quire.models.loading.stored_tensors import FLOATS, QUANTISED, StoredTensor, stored_tensors
+
+PLAIN = ""
+"""The part that a weight is which is stored as it is."""
+Part = TypeVar("Part")
+
+
+def format_of(folder: Path) -> PublishedFormat | None:
+    """Return the format of a folder whose weights were quantised, None for any other. Raises
+    CheckpointError for one that is not read."""
+    quantisation = quantisation_of(folder)
+    if quantisation is None:
+        return None
+    if not quantisation.is_read:
+        raise CheckpointError(quantisation.refusal(folder, "which Quire does not read"))
+    make = resolve_name(FORMATS[quantisation.method])
+    try:
+        made: PublishedFormat = make(quantisation.settings)
+    except Unread as error:
+        raise CheckpointError(quantisation.refusal(folder, str(error))) from error
+    return made
+
+
+def whole_tensors(folder: Path, stored: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:
+    """Return the weights that the tensors of a folder's files make up; without a format these
+    tensors themselves. Raises CheckpointError for those that make up none."""
+    form = format_of(folder)
+    tensors = tuple(stored)
+    if form is None:
+        return tensors
+    found = _by_weight(form, ((tensor.name, tensor) for tensor in tensors))
+    return tuple(_whole(folder, form, name, parts) for name, parts in found.items())
+
+
+def read_published(folder: Path, form: PublishedFormat, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the weights of a folder in `dtype`: what was quantised, and matrices of 16 bits for
+    float32, as `LazyWeight`. The parts of a weight may lie in several files. Raises
+    CheckpointError."""
+    shapes = {whole.name: whole.shape for whole in whole_tensors(folder, stored_tensors(folder))}
+    state: dict[str, Tensor] = {}
+    for name, parts in _by_weight(form, opened_tensors(folder)).items():
+        if parts.keys() == {PLAIN}:
+            state[name] = as_loaded(parts[PLAIN], dtype)
+            continue
+        shape = torch.Size(shapes[name])
+        state[name] = LazyWeight(PublishedWeight(shape, dtype, parts, form.unpacked))
+    return state
+
+
+def _by_weight(
+    form: PublishedFormat, tensors: Iterable[tuple[str, Part]]
+) -> dict[str, dict[str, Part]]:
+    """Return tensors by the names of their weights and parts; that of a weight which is stored as
+    it is has the part PLAIN."""
+    found: dict[str, dict[str, Part]] = {}
+    for name, tensor in tensors:
+        place = form.place(name) or Place(name, PLAIN)
+        found.setdefault(place.weight, {})[place.part] = tensor
+    for name, parts in found.items():
+        if len(parts) == 1 and name.endswith(f".{next(iter(parts))}"):
+            found[name] = {PLAIN: next(iter(parts.values()))}
+    return found
+
+
+def _whole(
+    folder: Path, form: PublishedFormat, name: str, parts: Mapping[str, StoredTensor]
+) -> StoredTensor:
+    try:
+        if parts.keys() == {PLAIN}:
+            return _plain(parts[PLAIN])
+        outlines = {part: PartOutline(each.dtype, each.shape) for part, each in parts.items()}
+        shape = form.shape(outlines)
+    except Unread as error:
+        raise CheckpointError(f"{folder} holds {name}, which is not read: {error}") from error
+    num_bytes = sum(each.num_bytes for each in parts.values())
+    return StoredTensor(name, QUANTISED, shape, num_bytes, is_in_blocks=True)
+
+
+def _plain(tensor: StoredTensor) -> StoredTensor:
+    is_number = tensor.dtype in FLOATS or not tensor.name.endswith(".weight")
+    if not is_number and not tensor.dtype.startswith("F8"):
+        raise Unread(f"it is of {tensor.dtype}, without the scales that make numbers of it")
+    return tensor
