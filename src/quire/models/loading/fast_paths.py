@@ -3,12 +3,15 @@ but for rounding. What is left out is logged as a warning, with why and what it 
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from quire.models.config import UnsupportedModel
 from quire.models.experts.replacement import choose_experts, has_experts
 from quire.models.layers.greedy_head import use_greedy_head
+from quire.models.layers.lazy_weight import widen_all
 from quire.models.layers.linears import MIB, PackedLinears, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
@@ -21,21 +24,66 @@ from quire.models.loading.checks.quantised import check_products, log_loss, log_
 logger = logging.getLogger(__name__)
 
 
-def use_kernels(measured: Measured, kernels: ModelKernels, bound: float) -> tuple[str, ...]:
-    """Pack the linear weights, replace modules by fused ones, and give the head candidate pruning.
+class Looked(NamedTuple):
+    """A first look at a module: logits [rows, vocab_size] of the checks' tokens by its own
+    attention, and how far rounding may take logits.
+
+    left_out: a sentence for each faster way of computing that is left out.
+    """
+
+    own: Tensor
+    bound: float
+    left_out: tuple[str, ...] = ()
+
+
+def look(
+    module: nn.Module,
+    own_logits: Callable[[], Tensor],
+    own: Tensor,
+    kernels: ModelKernels | None,
+    other_uses: Collection[int],
+) -> Looked:
+    """Pack the linear weights for kernels that are exact, so that a weight which is stored in fewer
+    bits is widened once and not by each forward of the checks, and return a look at the module.
+
+    `own` are its `own_logits` with the weights as they were read. `other_uses` are the ids of
+    weights that are used by more than linear layers.
+    """
+    left_out = []
+    if kernels is None:
+        widen_all(module)
+    elif kernels.are_exact:
+        packed = pack_linears(module, kernels.linears, other_uses, kernels.heads)
+        try:
+            found = own_logits()
+            bound = NOISES_APART * rounding_noise(module, own_logits, found)
+            apart = distance(found, own)
+            if apart <= bound:
+                return Looked(found, bound)
+            why = _too_far(apart, bound)
+        except UnsupportedModel as error:
+            why = str(error)
+        packed.undo()
+        left_out = [_unpacked(packed, why)]
+    bound = NOISES_APART * rounding_noise(module, own_logits, own)
+    return Looked(own, bound, _left_out(left_out))
+
+
+def use_kernels(
+    measured: Measured, kernels: ModelKernels, bound: float, other_uses: Collection[int]
+) -> tuple[str, ...]:
+    """Quantise the linear weights if the kernels do, replace modules by fused ones, and give the
+    head candidate pruning.
 
     `bound` is how far rounding may take the logits. Returns a sentence for each part that is left
     out, which is logged too. Raises FailedCheck where quantised weights are multiplied wrongly, and
     UnsupportedModel where none can be quantised: a model is not served without what was asked for.
     """
     module = measured.loaded.module
-    packed = pack_linears(module, kernels.linears, measured.other_uses, kernels.heads)
     expected = measured.redirected
     if not kernels.are_exact:
+        packed = pack_linears(module, kernels.linears, other_uses, kernels.heads)
         expected, bound = _quantised(measured, packed)
-    elif why := why_not(measured, expected, bound):
-        packed.undo()
-        return _left_out([_unpacked(packed, why)])
     replacements = replace_modules(
         module, kernels, measured.loaded.context, lambda: why_not(measured, expected, bound)
     )
@@ -69,8 +117,10 @@ def why_not(measured: Measured, expected: Tensor, bound: float) -> str | None:
         apart = distance(measured.packed_now(), expected)
     except FORWARD_ERRORS as error:
         return f"a forward failed: {error!r}"
-    if apart <= bound:
-        return None
+    return None if apart <= bound else _too_far(apart, bound)
+
+
+def _too_far(apart: float, bound: float) -> str:
     return f"logits are {apart:.2g} of their size apart, where rounding explains {bound:.2g}"
 
 

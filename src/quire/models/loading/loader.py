@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quire.models.config import FailedCheck, LayerFacts, ModelDtype
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.decoder_parts import has_decoder_parts
+from quire.models.layers.linears import OtherUses
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.checks.measure import Measured, measure, own_logits
-from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
 from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
-from quire.models.loading.fast_paths import use_experts, use_kernels
+from quire.models.loading.fast_paths import Looked, look, use_experts, use_kernels
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.state_dict import has_parts
 from quire.models.loading.support import layering, refuse_unsupported
@@ -121,14 +121,19 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    measured, bound = _measured(checkpoint.folder, config, module, device)
+    with OtherUses() as uses:
+        own = _own_logits(checkpoint.folder, config, module)
+    looked = look(module, partial(own_logits, module, config), own, kernels, uses.ids)
+    measured = _measured(checkpoint.folder, config, module, looked)
     if share is not None:
         share.check(measured.loaded.facts.layers)
     heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
-    loaded = replace(measured.loaded, experts=use_experts(measured, bound), has_head=heads)
+    experts = use_experts(measured, looked.bound)
+    loaded = replace(measured.loaded, experts=experts, has_head=heads, left_out=looked.left_out)
     if kernels is not None:
         return_free_memory()
-        loaded = replace(loaded, left_out=use_kernels(measured, kernels, bound))
+        more = use_kernels(measured, kernels, looked.bound, uses.ids)
+        loaded = replace(loaded, left_out=looked.left_out + more)
         relocate_weights(module, kernels.disabled)
     return_free_memory()
     on_progress("probe", 1, 1)
@@ -203,24 +208,28 @@ def _read_weights(
     )
 
 
-def _measured(
-    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
-) -> tuple[Measured, float]:
-    """Return the model, measured and found right, and how far rounding takes its logits."""
-    from quire.models.loading import pretrained
-
+def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedModel") -> Tensor:
+    """Return the logits of the checks' tokens by the module's own attention, which are finite.
+    Raises CheckpointError or FailedCheck for others."""
     own = own_logits(module, config)
     if own.isnan().any():
         refuse_nan(folder, module)
     if not own.isfinite().all():
         raise FailedCheck(config.model_type, f"logits overflow in {own.dtype}", OTHER_DTYPE)
-    noise = rounding_noise(module, partial(own_logits, module, config), own)
-    bound = NOISES_APART * noise
-    measured = measure(module, config, own, device)
-    measured.refuse_beyond(bound, ADVICE)
+    return own
+
+
+def _measured(
+    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", looked: Looked
+) -> Measured:
+    """Return the model, measured and found right."""
+    from quire.models.loading import pretrained
+
+    measured = measure(module, config, looked.own, looked.own.device)
+    measured.refuse_beyond(looked.bound, ADVICE)
     loaded = measured.loaded
     eos_token_ids = within_vocabulary(
         pretrained.eos_token_ids(folder, module), loaded.facts.vocab_size
     )
     facts = replace(loaded.facts, eos_token_ids=eos_token_ids)
-    return replace(measured, loaded=replace(loaded, facts=facts)), bound
+    return replace(measured, loaded=replace(loaded, facts=facts))

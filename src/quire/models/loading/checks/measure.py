@@ -2,7 +2,6 @@
 and positions given, and packed beside another request. All three must be the same but for rounding.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from quire.models.attention.hook import AttentionContext
 from quire.models.config import FailedCheck, KVOptions, ModelFacts
 from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
 from quire.models.layers.frozen_rotary import freeze_rotary
-from quire.models.layers.linears import OtherUses
 from quire.models.loading.checks.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -42,7 +40,6 @@ class Measured:
 
     own, redirected, packed: logits [rows, vocab_size] of the same tokens: by the module's own
         attention, by a hook in plain torch, and through paged memory beside another request.
-    other_uses: the ids of weights that are used by more than linear layers.
     """
 
     loaded: LoadedModel
@@ -50,7 +47,6 @@ class Measured:
     own: Tensor
     redirected: Tensor
     packed: Tensor
-    other_uses: Collection[int]
 
     def alone(self) -> Tensor:
         """Return the logits of `tokens` in a batch of their own, as the modules are now."""
@@ -108,11 +104,8 @@ def measure(
     loaded = _with_hooks(module, _facts(config, probed), probed.kv_dtype, device)
     model = attach_small(loaded)
     facts = replace(loaded.facts, hidden_size=hidden_size(model, device))
-    with OtherUses() as uses:
-        packed = logits_packed(model, tokens, device)
-    return Measured(
-        replace(loaded, facts=facts), tokens, own, probed.logits, packed, frozenset(uses.ids)
-    )
+    packed = logits_packed(model, tokens, device)
+    return Measured(replace(loaded, facts=facts), tokens, own, probed.logits, packed)
 
 
 def attach_small(loaded: LoadedModel) -> HFModel:
