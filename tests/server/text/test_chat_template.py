@@ -1,5 +1,7 @@
 """Chat templates render as transformers renders them, and cannot break out."""
 
+import tracemalloc
+
 import pytest
 
 from quire.server.text.chat_template import ChatTemplate, TemplateRefused, compile_template
@@ -103,3 +105,13 @@ def test_broken_template_is_found_when_compiled() -> None:
 def test_final_message_must_be_shown_to_be_continued() -> None:
     with pytest.raises(TemplateRefused, match="final message"):
         render(compile_template("nothing", {}), continues=True)
+
+
+@pytest.mark.parametrize("source", ["{{ 'a' * 10 ** 8 }}", "{{ 'a' | center(10 ** 8) }}"])
+def test_nothing_is_computed_while_a_template_is_compiled(source: str) -> None:
+    """No bound holds then for a model's own template."""
+    tracemalloc.start()
+    compile_template(source, {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**7

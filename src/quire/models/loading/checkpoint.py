@@ -17,7 +17,7 @@ from quire.models.loading.checkpoint_kind import (
     check_model_kind,
     check_weights,
 )
-from quire.models.loading.gguf.place import WEIGHTS, is_gguf, only_file_in
+from quire.models.loading.gguf.place import WEIGHTS, is_gguf, only_file_in, part_of
 from quire.models.loading.published.place import quantisation_of
 
 Progress = Callable[[str, int, int], None]
@@ -31,7 +31,7 @@ TELLING = ("config.json", "adapter_config.json", "modules.json")
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """`model` is a folder, a GGUF file, the name of a hub repository, or that of a GGUF file in one
-    (`owner/name:file.gguf`), there at `revision`."""
+    (`owner/name:folder/file.gguf`), there at `revision`."""
 
     model: str
     revision: str | None = None
@@ -83,7 +83,8 @@ def local_folder(source: ModelSource) -> Path | None:
         return _stand_in(folder)
     if folder.exists():
         raise CheckpointError(f"{folder} is a file: give the folder that holds it")
-    if folder.is_absolute() or source.model.startswith((".", "~")) or len(folder.parts) > 2:
+    repository = Path(source.model.partition(":")[0] if is_gguf(folder) else source.model)
+    if folder.is_absolute() or source.model.startswith((".", "~")) or len(repository.parts) > 2:
         raise CheckpointError(f"{folder}: there is no such folder")
     return None
 
@@ -96,8 +97,10 @@ def fetch_gguf(source: ModelSource, on_progress: Progress) -> Path | None:
         return None
     from quire.models.loading import hub
 
+    part = part_of(Path(name))
+    wanted = [name] if part is None else [str(Path(name).with_name(each)) for each in part.all()]
     revision = source.revision or "main"
-    files = hub.fetch(repository, revision, [name], partial(on_progress, "download"))
+    files = hub.fetch(repository, revision, wanted, partial(on_progress, "download"), ignored=())
     if not (files / name).is_file():
         raise CheckpointError(f"{repository} holds no file {name} on the hub")
     return _stand_in(files / name)

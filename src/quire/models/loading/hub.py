@@ -16,7 +16,13 @@ second copies of the weights."""
 FileCount = Callable[[int, int], None]
 
 
-def fetch(name: str, revision: str, patterns: Sequence[str], on_file: FileCount) -> Path:
+def fetch(
+    name: str,
+    revision: str,
+    patterns: Sequence[str],
+    on_file: FileCount,
+    ignored: Sequence[str] = NEVER_FETCHED,
+) -> Path:
     """Fetch files into the hub's cache and return their folder; offline, what is already there.
 
     Raises CheckpointError.
@@ -26,7 +32,7 @@ def fetch(name: str, revision: str, patterns: Sequence[str], on_file: FileCount)
             name,
             revision=revision,
             allow_patterns=list(patterns),
-            ignore_patterns=list(NEVER_FETCHED),
+            ignore_patterns=list(ignored),
             tqdm_class=_silent_bar(on_file),
         )
     except errors.GatedRepoError as error:

@@ -30,6 +30,7 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
+from quire.models.loading.checks.extent import refuse_more_layers, refuse_more_weights
 from quire.models.loading.checks.measure import Measured, measure, own_logits
 from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
@@ -182,7 +183,10 @@ def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
     refuse_unsupported(text_config)
     if trust_remote_code:
         return _Checkpoint(folder, config, None)
+    tensors = read_headers(folder)
+    refuse_more_layers(folder, text_config.num_hidden_layers, tensors)
     skeleton = pretrained.build_without_weights(folder, config)
+    refuse_more_weights(folder, skeleton, tensors)
     layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
     return _Checkpoint(folder, config, skeleton, layers, check_structure(config, skeleton))
 

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 PAGED = "quire_paged"
 POOLERS = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
 """Encoders that have a layer behind the states which embeddings are not made of."""
+MAX_REASON_CHARS = 500
+"""Reasons repeat what a file says, whatever its length."""
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 TensorCount = Callable[[int, int], None]
@@ -278,7 +280,7 @@ def _reason(folder: Path, error: Exception) -> str:
         return f"it is divided by a field that is 0, one of {', '.join(zeros)}"
     cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
     shown = cause or error
-    text = " ".join(str(shown).split())
+    text = " ".join(str(shown).split())[:MAX_REASON_CHARS]
     is_sentence = isinstance(shown, OSError | SafetensorError | TypeError | ValueError)
     return text if is_sentence else f"{type(shown).__name__}: {text}"
 

@@ -1,21 +1,19 @@
-"""The tensors of a folder's safetensors files, by their heads: a length, then JSON. No tensor is
-read.
-"""
+"""The tensors of a folder's safetensors files, by their heads. No tensor is read."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from quire.models.config import CheckpointError
+from quire.models.loading.safetensors_header import read_entries, shown
 
-LENGTH_BYTES = 8
-MAX_HEADER_BYTES = 100_000_000
-"""safetensors itself refuses longer headers."""
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 QUANTISED = "quantised"
 """The dtype of a weight that was quantised before it was published."""
+PLAIN_NAME = re.compile(r"[^/\\\0]{1,243}\.safetensors")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -43,37 +41,42 @@ class StoredTensor:
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
     """Return the tensors of a folder's safetensors files. Raises CheckpointError."""
-    return tuple(tensor for file in files_of(folder) for tensor in _tensors(file))
+    return tuple(_stored(files_of(folder)))
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the safetensors files that transformers would load. Raises CheckpointError."""
+    """Return the safetensors files that transformers would load, all of them in the folder. Raises
+    CheckpointError."""
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
-    if not (folder / INDEX).is_file():
+    index = folder / INDEX
+    if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
     try:
-        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        return [folder / str(name) for name in sorted(names)]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{folder / INDEX} cannot be loaded: {error!r}") from error
+        stated = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{index} cannot be loaded: {error}") from error
+    placed = stated.get("weight_map") if isinstance(stated, dict) else None
+    if not isinstance(placed, dict) or not placed:
+        raise CheckpointError(f"{index} cannot be loaded: it has no weight_map of names to files")
+    for name, file in placed.items():
+        if not isinstance(file, str) or not PLAIN_NAME.fullmatch(file):
+            raise CheckpointError(
+                f"{index} places {shown(name)} in {shown(file)}, must be the name of a safetensors "
+                "file beside it"
+            )
+    return [folder / file for file in sorted(set(placed.values()))]
 
 
-def _tensors(file: Path) -> list[StoredTensor]:
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
-            if not 2 <= length <= min(MAX_HEADER_BYTES, file.stat().st_size - LENGTH_BYTES):
-                raise ValueError(f"its header would be {length} bytes long")
-            header = json.loads(stream.read(length))
-        return [_tensor(name, entry) for name, entry in header.items() if name != "__metadata__"]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be loaded: {error}") from error
-
-
-def _tensor(name: str, entry: Mapping[str, object]) -> StoredTensor:
-    shape, offsets = entry["shape"], entry["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list):
-        raise ValueError(f"{name} has no shape or no place")
-    first, end = offsets
-    return StoredTensor(name, str(entry["dtype"]), tuple(shape), end - first)
+def _stored(files: list[Path]) -> Iterator[StoredTensor]:
+    """Yield the tensors of safetensors files, each of which is in one of them."""
+    places: dict[str, Path] = {}
+    for file in files:
+        for entry in read_entries(file):
+            other = places.setdefault(entry.name, file)
+            if other is not file:
+                raise CheckpointError(
+                    f"{file} cannot be loaded: {shown(entry.name)} is in {other.name} too"
+                )
+            num_bytes = entry.end - entry.start
+            yield StoredTensor(entry.name, entry.dtype, entry.shape, num_bytes)

@@ -31,10 +31,10 @@ def _of_gguf(file: Path) -> Iterator[StoredTensor]:
     # These bring NumPy, which other files do without.
     from quire.models.loading.gguf.architectures import architecture_of
     from quire.models.loading.gguf.fields import Fields
-    from quire.models.loading.gguf.header import read_header
     from quire.models.loading.gguf.names import named_tensors
+    from quire.models.loading.gguf.parts import read_model
 
-    fields = Fields(read_header(file))
+    fields = Fields(read_model(file))
     for tensor, name in named_tensors(fields, architecture_of(fields)):
         in_blocks = not tensor.type.is_plain
         yield StoredTensor(name, tensor.type.name, tensor.shape, tensor.num_bytes, in_blocks)

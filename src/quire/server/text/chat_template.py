@@ -14,6 +14,7 @@ import jinja2.meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from pydantic import JsonValue
@@ -86,9 +87,20 @@ def _plain_dict(*given: Mapping[str, object], **items: object) -> dict[str, obje
     return dict(*given, **items)
 
 
+@jinja2.pass_context
+def _as_it_is(context: Context, value: object) -> object:
+    """Keep Jinja from computing what is constant while it compiles, where no bound holds: it does
+    not where what is shown depends on the context."""
+    return value
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationTag, loopcontrols],
+        optimized=False,
+        finalize=_as_it_is,
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(
@@ -98,6 +110,14 @@ def _environment() -> ImmutableSandboxedEnvironment:
         namespace=_TemplateNamespace,
     )
     return environment
+
+
+def _undeclared_names(environment: jinja2.Environment, source: str) -> set[str]:
+    """Return the names that a template looks at. Jinja's own function for it computes constants."""
+    names = jinja2.meta.TrackingCodeGenerator(environment)
+    names.optimizer = None
+    names.visit(environment.parse(source))
+    return names.undeclared_identifiers
 
 
 Bound: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -113,7 +133,7 @@ class ChatTemplate:
     ) -> None:
         environment = _environment()
         self._template = environment.from_string(source)
-        self._read_names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        self._read_names = _undeclared_names(environment, source)
         self._special_tokens = special_tokens
         self._bound = bound
         self.source = source

@@ -108,8 +108,8 @@ REFUSED: dict[str, tuple[str, Mapping[str, Scalar], str]] = {
         {},
         "of the architecture 'mamba' are not read, only of gemma",
     ),
-    "an adapter": ("llama", {"general.type": "adapter"}, "no model but a part of one (adapter)"),
-    "a part of several": ("llama", {"split.count": 3}, "one part of several, which are not read"),
+    "an adapter": ("llama", {"general.type": "adapter"}, "no model but a part of one ('adapter')"),
+    "a part of several": ("llama", {"split.count": 3}, "one of 3 parts, which are found by their"),
     "experts": ("llama", {"llama.expert_count": 8}, "a mixture of experts, which is not read"),
     "no layers": ("llama", {"llama.block_count": 0}, "no llama.block_count of at least 1"),
     "a number that is text": (

@@ -184,7 +184,7 @@ def test_what_has_no_place_is_named(tmp_path: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content.replace(b"blk.1.attn_q_norm", b"blk.1.attn_x_norm"))
     with pytest.raises(
-        CheckpointError, match=r"blk\.1\.attn_x_norm\.weight \[16\], for which Qwen3"
+        CheckpointError, match=r"blk\.1\.attn_x_norm\.weight' \[16\], for which Qwen3"
     ):
         read_weights(file, torch.float32)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from quire.models.loading.gguf.fields import Fields
+from quire.models.loading.gguf.reading import shown
 from quire.models.loading.gguf.rope import Rope, read_rope
 
 Config = dict[str, object]
@@ -59,11 +60,11 @@ def architecture_of(fields: Fields) -> Architecture:
         raise fields.refusal("it does not say its general.architecture")
     kind = fields.text("general.type", "model")
     if kind not in ("model", None):
-        raise fields.refusal(f"it holds no model but a part of one ({kind})")
+        raise fields.refusal(f"it holds no model but a part of one ({shown(kind)})")
     found = ARCHITECTURES.get(name)
     if found is None:
         raise fields.refusal(
-            f"GGUF files of the architecture {name!r} are not read, only of "
+            f"GGUF files of the architecture {shown(name)} are not read, only of "
             f"{', '.join(sorted(ARCHITECTURES))}: give the folder or hub id of the model that it "
             "was converted from"
         )
@@ -82,6 +83,9 @@ def build_config(fields: Fields) -> Config:
             "it is a mixture of experts, which is not read of GGUF files yet: give the folder or "
             "hub id of the model that it was converted from"
         )
+    num_layers = _whole(fields, f"{prefix}block_count")
+    if num_layers > len(shapes):
+        raise fields.refusal(f"it has {len(shapes):,} tensors for {num_layers:,} layers")
     num_heads = _whole(fields, f"{prefix}attention.head_count")
     width = _whole(fields, f"{prefix}embedding_length")
     rope = read_rope(fields, prefix)
@@ -94,7 +98,7 @@ def build_config(fields: Fields) -> Config:
         "max_position_embeddings": _whole(fields, f"{prefix}context_length"),
         "hidden_size": width,
         "intermediate_size": _whole(fields, f"{prefix}feed_forward_length"),
-        "num_hidden_layers": _whole(fields, f"{prefix}block_count"),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": fields.whole(f"{prefix}attention.head_count_kv", num_heads),
         "head_dim": head_dim or width // max(num_heads, 1),

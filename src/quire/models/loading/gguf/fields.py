@@ -61,15 +61,18 @@ class Fields(NamedTuple):
             raise self._wrong(key, value, "true or false")
         return value
 
-    def numbers(self, key: str, default: Sequence[float]) -> Sequence[float]:
-        """Return an array of numbers."""
+    def numbers(self, key: str, length: int) -> NDArray[np.generic] | None:
+        """Return an array of so many finite numbers; None where it is missing or empty."""
         value = self.header.metadata.get(key)
         if value is None:
-            return default
-        if not isinstance(value, np.ndarray):
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
             raise self._wrong(key, value, "an array of numbers")
-        found: list[float] = value.tolist()
-        return found
+        if len(value) not in (0, length):
+            raise self.refusal(f"{key} has {len(value):,} numbers for {length:,} tokens")
+        if not np.isfinite(value).all():
+            raise self.refusal(f"{key} holds numbers that are not finite")
+        return value if len(value) else None
 
     def texts(self, key: str, default: Sequence[str] | None = None) -> Sequence[str]:
         """Return an array of strings, whose decoding may be refused still."""
@@ -90,7 +93,7 @@ class Fields(NamedTuple):
             return None
         if found.type.name != "F32":
             raise self.refusal(f"{name} is {found.type.name}, must be F32")
-        return np.fromfile(self.path, np.float32, found.num_elements, offset=found.start)
+        return np.fromfile(found.path, np.float32, found.num_elements, offset=found.start)
 
     def _wrong(self, key: str, value: Value | None, must: str) -> CheckpointError:
         if value is None:

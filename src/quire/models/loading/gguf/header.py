@@ -6,14 +6,15 @@ read.
 """
 
 import mmap
+import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 from quire.models.config import CheckpointError
 from quire.models.loading.gguf.ggml_types import GGML_TYPES, GgmlType
-from quire.models.loading.gguf.reading import Cursor, Malformed, Numbers, Strings
+from quire.models.loading.gguf.reading import Cursor, Malformed, Numbers, Strings, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -21,19 +22,21 @@ VERSIONS = (2, 3)
 MIN_PAIR_BYTES = 8 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
 """The least that a pair of metadata, and a tensor, take in the head."""
+MAX_ENTRIES = 1 << 16
+"""The most values of metadata, and the most tensors: thirty times those of the largest models."""
 MAX_DIMS = 4
 MAX_NAME_BYTES = 1 << 16
 DEFAULT_ALIGNMENT = 32
-SHOWN_CHARS = 60
 
 Value = bool | int | float | str | Numbers | Strings
 
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor of a file. `shape` is as torch has it, its last dimension the contiguous one;
-    `start` counts from the file's first byte."""
+    """A tensor of the file at `path`. `shape` is as torch has it, its last dimension the contiguous
+    one; `start` counts from the file's first byte."""
 
+    path: Path
     name: str
     type: GgmlType
     shape: tuple[int, ...]
@@ -61,9 +64,12 @@ def read_header(path: Path) -> GgufHeader:
     """Read the head of a GGUF file. Raises CheckpointError, with one sentence that says where the
     file is not what it should be."""
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path} cannot be read: it is no file")
+        if status.st_size == 0:
+            raise Malformed("it is empty")
         with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise Malformed("it is empty")
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return _read(path, content)
     except OSError as error:
@@ -84,9 +90,9 @@ def _read(path: Path, content: memoryview) -> GgufHeader:
     for _ in range(num_pairs):
         key = _name(cursor, "key")
         if key in metadata:
-            raise Malformed(f"it has the key {_shown(key)} twice")
+            raise Malformed(f"it has the key {shown(key)} twice")
         metadata[key] = cursor.value(cursor.unsigned(4))
-    tensors = [_tensor(cursor) for _ in range(num_tensors)]
+    tensors = [_tensor(cursor, path) for _ in range(num_tensors)]
     alignment = _alignment(metadata)
     begin = -(-cursor.at // alignment) * alignment
     return GgufHeader(path, metadata, _placed(tensors, begin, alignment, len(content)))
@@ -103,6 +109,8 @@ def _check_version(version: int) -> None:
 def _check_count(cursor: Cursor, what: str, count: int, min_bytes: int) -> None:
     if count * min_bytes > cursor.num_left:
         raise Malformed(f"it would have {count:,} {what}, more than it has bytes for")
+    if count > MAX_ENTRIES:
+        raise Malformed(f"it has {count:,} {what}, must be at most {MAX_ENTRIES:,}")
 
 
 def _name(cursor: Cursor, what: str) -> str:
@@ -113,28 +121,28 @@ def _name(cursor: Cursor, what: str) -> str:
     return name
 
 
-def _tensor(cursor: Cursor) -> GgufTensor:
+def _tensor(cursor: Cursor, path: Path) -> GgufTensor:
     name = _name(cursor, "name of a tensor")
     num_dims = cursor.unsigned(4)
     if not 1 <= num_dims <= MAX_DIMS:
-        raise Malformed(f"{_shown(name)} has {num_dims:,} dimensions, must be 1 to {MAX_DIMS}")
+        raise Malformed(f"{shown(name)} has {num_dims:,} dimensions, must be 1 to {MAX_DIMS}")
     shape = tuple(cursor.unsigned(8) for _ in range(num_dims))[::-1]
     type_id, start = cursor.unsigned(4), cursor.unsigned(8)
     kind = GGML_TYPES.get(type_id)
     if kind is None:
-        raise Malformed(f"{_shown(name)} is of the type {type_id}, which ggml does not have")
+        raise Malformed(f"{shown(name)} is of the type {type_id}, which ggml does not have")
     if 0 in shape or shape[-1] % kind.block_size:
         raise Malformed(
-            f"{_shown(name)} is {list(shape)}: the last must be a multiple of {kind.block_size}, "
+            f"{shown(name)} is {list(shape)}: the last must be a multiple of {kind.block_size}, "
             f"the block of {kind.name}, and none 0"
         )
-    return GgufTensor(name, kind, shape, start)
+    return GgufTensor(path, name, kind, shape, start)
 
 
 def _alignment(metadata: Mapping[str, Value]) -> int:
     stated = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(stated) is not int or stated < 1 or stated & (stated - 1):
-        raise Malformed(f"general.alignment is {_shown(str(stated))}, must be a power of two")
+        raise Malformed(f"general.alignment is {shown(str(stated))}, must be a power of two")
     return stated
 
 
@@ -145,7 +153,7 @@ def _placed(
     end, before = 0, "the head"
     names = set()
     for tensor in sorted(tensors, key=lambda each: each.start):
-        named = _shown(tensor.name)
+        named = shown(tensor.name)
         if tensor.name in names:
             raise Malformed(f"it has the tensor {named} twice")
         names.add(tensor.name)
@@ -159,11 +167,4 @@ def _placed(
                 f"{named} ends at byte {begin + end:,}, and the file at {size:,}: it was cut "
                 "short, fetch it again"
             )
-    return [
-        GgufTensor(tensor.name, tensor.type, tensor.shape, begin + tensor.start)
-        for tensor in tensors
-    ]
-
-
-def _shown(name: str) -> str:
-    return repr(name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "...")
+    return [replace(tensor, start=begin + tensor.start) for tensor in tensors]

@@ -29,8 +29,14 @@ NUMBERS: Mapping[int, np.dtype[Any]] = MappingProxyType(
 )
 """The types of single values, by their number in the file."""
 LENGTH_BYTES = 8
+SHOWN_CHARS = 60
 
 Numbers = NDArray[np.generic]
+
+
+def shown(name: str) -> str:
+    """Return what a stranger wrote, on one line that is not long."""
+    return repr(name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "...")
 
 
 class Malformed(ValueError):
@@ -125,10 +131,11 @@ class Cursor:
         length_at = struct.Struct("<Q").unpack_from
         for i in range(length):
             if at + LENGTH_BYTES > size:
+                at = size + 1
                 break
             starts[i] = at
             at += LENGTH_BYTES + length_at(content, at)[0]
-        if at > size or i + 1 < length:
+        if at > size:
             raise Malformed(f"the strings from byte {self.at:,} on end beyond the file")
         self.at = at
         return Strings(content, starts)

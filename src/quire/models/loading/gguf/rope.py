@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.models.loading.gguf.fields import Fields
+from quire.models.loading.gguf.reading import shown
 
 FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 LLAMA3_LENGTHS = (8192, 4096, 2048, 16384, 32768)
@@ -30,6 +31,8 @@ class Rope(NamedTuple):
 def read_rope(fields: Fields, prefix: str) -> Rope:
     """Read the rotary embedding. Raises CheckpointError for a scaling that is not known."""
     theta = fields.number(f"{prefix}rope.freq_base", 10000.0)
+    if theta <= 0:
+        raise fields.refusal(f"{prefix}rope.freq_base is {theta}, must be above 0")
     kind = fields.text(f"{prefix}rope.scaling.type", "none")
     original = fields.whole(f"{prefix}rope.scaling.original_context_length", None)
     parameters: dict[str, object] = {"rope_theta": theta} | _partial(fields, prefix)
@@ -48,7 +51,7 @@ def read_rope(fields: Fields, prefix: str) -> Rope:
     elif kind in ("linear", "yarn"):
         scaled = _stretched(fields, prefix, kind, original)
     else:
-        raise fields.refusal(f"{prefix}rope.scaling.type {kind!r} is not known")
+        raise fields.refusal(f"{prefix}rope.scaling.type {shown(kind)} is not known")
     return Rope(parameters | scaled, original)
 
 

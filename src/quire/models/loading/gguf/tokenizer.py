@@ -15,10 +15,15 @@ from tokenizers.pre_tokenizers import Sequence as InTurn
 
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.pre_tokenizers import PRE_TOKENIZERS
+from quire.models.loading.gguf.reading import shown
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Types of tokens."""
+MAX_TOKEN_CHARS = 1024
+"""Eight times the longest of any known model; work on one grows with the square of its length."""
+MAX_MERGE_CHARS = 1 << 26
+"""Twenty times those of Gemma 3, whose vocabulary has 262,144 pieces."""
 SPACE = "\u2581"
 """SentencePiece's sign for a space."""
 SPECIAL = {
@@ -43,7 +48,8 @@ def build_tokenizer(fields: Fields) -> TokenizerFiles:
     build = _KINDS.get(vocabulary.kind)
     if build is None:
         raise fields.refusal(
-            f"its tokenizer is of the kind {vocabulary.kind!r}, must be one of {sorted(_KINDS)}"
+            f"its tokenizer is of the kind {shown(vocabulary.kind)}, must be one of "
+            f"{sorted(_KINDS)}"
         )
     tokenizer = build(fields, vocabulary)
     tokenizer.add_tokens(list(vocabulary.added()))
@@ -64,7 +70,7 @@ class Vocabulary(NamedTuple):
     kind: str
     tokens: Sequence[str]
     types: Sequence[int]
-    scores: Sequence[float]
+    scores: Sequence[float] | None
     merges: Sequence[str]
 
     def ids(self) -> dict[str, int]:
@@ -93,17 +99,23 @@ class Vocabulary(NamedTuple):
 
 
 def _read(fields: Fields) -> Vocabulary:
-    tokens = list(fields.texts(PREFIX + "tokens"))
-    types = fields.numbers(PREFIX + "token_type", [NORMAL] * len(tokens))
-    scores = fields.numbers(PREFIX + "scores", [])
-    merges = fields.texts(PREFIX + "merges", ())
-    for name, sizes in (("token_type", types), ("scores", scores)):
-        if len(sizes) not in (0, len(tokens)):
-            raise fields.refusal(
-                f"{PREFIX}{name} has {len(sizes):,} numbers for {len(tokens):,} tokens"
-            )
-    kind = fields.text(PREFIX + "model", "")
-    return Vocabulary(kind or "", tokens, [int(each) for each in types], scores, list(merges))
+    tokens = fields.texts(PREFIX + "tokens")
+    if not tokens:
+        raise fields.refusal(f"{PREFIX}tokens is empty")
+    longest = max(map(len, tokens))
+    if longest > MAX_TOKEN_CHARS:
+        raise fields.refusal(
+            f"it has a token of {longest:,} characters, must be at most {MAX_TOKEN_CHARS:,}"
+        )
+    types = fields.numbers(PREFIX + "token_type", len(tokens))
+    scores = fields.numbers(PREFIX + "scores", len(tokens))
+    return Vocabulary(
+        fields.text(PREFIX + "model", "") or "",
+        tokens,
+        [NORMAL] * len(tokens) if types is None else [int(each) for each in types.tolist()],
+        None if scores is None else scores.tolist(),
+        fields.texts(PREFIX + "merges", ()),
+    )
 
 
 def _byte_level(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
@@ -111,14 +123,14 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     known = PRE_TOKENIZERS.get(name)
     if known is None:
         raise fields.refusal(
-            f"it cuts texts into words as {name!r} does (tokenizer.ggml.pre), which is not known "
-            f"here; known are {', '.join(sorted(PRE_TOKENIZERS))}"
+            f"it cuts texts into words as {shown(name)} does (tokenizer.ggml.pre), which is not "
+            f"known here; known are {', '.join(sorted(PRE_TOKENIZERS))}"
         )
     merges = []
     for merge in vocabulary.merges:
         left, _, right = merge.partition(" ")
         if not left or not right or " " in right:
-            raise fields.refusal(f"the merge {merge[:60]!r} is not of two parts")
+            raise fields.refusal(f"the merge {shown(merge)} is not of two parts")
         merges.append((left, right))
     tokenizer = _bpe(fields, vocabulary, merges, ignore_merges=known.ignores_merges)
     cuts: list[PreTokenizer] = [Split(Regex(each), "isolated") for each in known.patterns]
@@ -130,14 +142,14 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentence_piece(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
-    if not len(vocabulary.scores):
+    if vocabulary.scores is None:
         raise fields.refusal("it has no tokenizer.ggml.scores, by which its pieces are merged")
     begins_with_space = fields.truth(PREFIX + "add_space_prefix", True)
     # Tokens of spaces alone are written with them, and merged of what they are by then.
     tokens = [SPACE * len(token) if _is_blank(token) else token for token in vocabulary.tokens]
     spelled = vocabulary._replace(tokens=tokens)
     unknown = spelled.special(fields, "unknown_token_id")
-    merges = list(_merges(spelled))
+    merges = list(_within(fields, _merges(spelled)))
     tokenizer = _bpe(fields, spelled, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
     replaced = normalizers.Replace(" ", SPACE)
     first = [normalizers.Prepend(SPACE)] if begins_with_space else []
@@ -169,38 +181,51 @@ def _merges(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
         yield from sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
 
 
+def _within(fields: Fields, merges: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield merges up to MAX_MERGE_CHARS. Raises CheckpointError where there are more."""
+    num_chars = 0
+    for merge in merges:
+        num_chars += len(merge[0]) + len(merge[1])
+        if num_chars > MAX_MERGE_CHARS:
+            raise fields.refusal(
+                f"its pieces are merged in ways of more than {MAX_MERGE_CHARS:,} characters"
+            )
+        yield merge
+
+
 def _bpe(
     fields: Fields,
     vocabulary: Vocabulary,
     merges: list[tuple[str, str]],
     **options: bool | str | None,
 ) -> Tokenizer:
-    ids = vocabulary.ids()
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        return Tokenizer(models.BPE(vocab=ids, merges=merges, **given))
+        return Tokenizer(models.BPE(vocab=vocabulary.ids(), merges=merges, **given))
     except Exception as error:  # tokenizers raises nothing narrower
-        raise fields.refusal(f"its tokenizer cannot be made: {error}") from error
+        why = shown(str(error))
+        raise fields.refusal(f"its tokenizer cannot be made: {why}") from error
 
 
 def _put_around(tokenizer: Tokenizer, fields: Fields, vocabulary: Vocabulary) -> None:
     """Let every text begin and end with the tokens that the file says it does."""
     is_piece = vocabulary.kind == "llama"
     wanted = (("add_bos_token", "bos_token_id", is_piece), ("add_eos_token", "eos_token_id", False))
-    before, after = (
-        fields.whole(PREFIX + key, None) if fields.truth(PREFIX + flag, default) else None
-        for flag, key, default in wanted
-    )
-    around = [each for each in (before, after) if each is not None]
-    if not around:
+    ids, around = vocabulary.ids(), []
+    for flag, key, default in wanted:
+        token = vocabulary.special(fields, key) if fields.truth(PREFIX + flag, default) else None
+        around.append([] if token is None else [token])
+    first, last = around
+    if not first and not last:
         return
-    first = [vocabulary.tokens[before]] if before is not None else []
-    last = [vocabulary.tokens[after]] if after is not None else []
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, *(f"{each}:1" for each in first), "$B:1", *last],
-        special_tokens=[(vocabulary.tokens[each], each) for each in dict.fromkeys(around)],
-    )
+    try:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            pair=[*first, "$A", *last, *(f"{each}:1" for each in first), "$B:1", *last],
+            special_tokens=[(each, ids[each]) for each in dict.fromkeys([*first, *last])],
+        )
+    except ValueError as error:
+        raise fields.refusal(f"{first + last} cannot stand around texts: {error}") from error
 
 
 _KINDS: Mapping[str, Callable[[Fields, Vocabulary], Tokenizer]] = MappingProxyType(

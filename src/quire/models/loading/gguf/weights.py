@@ -14,8 +14,10 @@ from quire.models.loading.gguf.architectures import Architecture, architecture_o
 from quire.models.loading.gguf.blocks import PLAIN, take_apart
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.ggml_types import GgmlType
-from quire.models.loading.gguf.header import GgufTensor, read_header
+from quire.models.loading.gguf.header import GgufTensor
 from quire.models.loading.gguf.names import named_tensors
+from quire.models.loading.gguf.parts import part_files, read_model
+from quire.models.loading.gguf.reading import shown
 
 PERMUTED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 
@@ -47,14 +49,18 @@ class BlockWeight:
 
 
 def read_weights(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the weights of a file, floats in `dtype` and matrices of blocks as `LazyWeight`.
-    Raises CheckpointError for a tensor of a type that is not read, or without a place."""
-    fields = Fields(read_header(path))
+    """Return the weights of a model, by the first of its files: floats in `dtype`, and matrices of
+    blocks as `LazyWeight`. Raises CheckpointError for a tensor of a type that is not read, or
+    without a place."""
+    fields = Fields(read_model(path))
     architecture = architecture_of(fields)
-    content = torch.from_numpy(np.memmap(path, np.uint8, mode="c"))
+    contents = {
+        file: torch.from_numpy(np.memmap(file, np.uint8, mode="c"))
+        for file in part_files(fields.header)
+    }
     state: dict[str, Tensor] = {}
     for tensor, name in named_tensors(fields, architecture):
-        stored = content[tensor.start : tensor.start + tensor.num_bytes]
+        stored = contents[tensor.path][tensor.start : tensor.start + tensor.num_bytes]
         rows = stored.view(prod(tensor.shape[:-1]), -1)
         rows = _in_order(rows, tensor, fields, architecture)
         if tensor.type.is_plain:
@@ -83,7 +89,7 @@ def _in_order(
         rows = rows.view(tensor.shape[0], -1)
     if len(rows) % (2 * num_heads):
         raise fields.refusal(
-            f"{tensor.name} has {len(rows):,} rows, which are not {num_heads} heads of pairs"
+            f"{shown(tensor.name)} has {len(rows):,} rows, which are not {num_heads} heads of pairs"
         )
     order = torch.arange(len(rows)).view(num_heads, -1, 2).transpose(1, 2).flatten()
     return rows[order]
