@@ -39,7 +39,7 @@ endif
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-apis gpu-compile gpu-faults readme clean
+.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile hostile-files chaos soak wheel gpu-wheels gpu-apis gpu-compile gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ overload: $(TESTS)  ## 500 requests at once against a queue of 64, and how true 
 
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)
+
+hostile-files: $(TESTS)  ## load 2,000 changed GGUF files and 2,000 changed folders, and print what came of them
+	$(BIN)/python -m tests.models.loading.hostile $(ARGS)
 
 chaos: $(TESTS)  ## kill, stop and crash the engine of a real server under load, and compare every answer
 	$(BIN)/python -m tests.chaos $(ARGS)

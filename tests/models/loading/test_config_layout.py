@@ -1,6 +1,7 @@
 """What a configuration tells before the load is what the probe measures after it."""
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -208,37 +209,32 @@ def test_weights_that_are_cut_and_packed_are_counted_as_at_least_what_they_take(
     assert (preview.are_kept, preview.dtype_bytes) == (False, 2)
 
 
-def safetensors(header: dict[str, object]) -> bytes:
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text
-
-
-def entry(dtype: str, *shape: int) -> dict[str, object]:
-    size = {"F32": 4, "BF16": 2, "I64": 8}[dtype]
-    num_bytes = size
-    for length in shape:
-        num_bytes *= length
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, num_bytes]}
+def safetensors(header: dict[str, object], **entries: tuple[str, list[int]]) -> bytes:
+    """Return a file of zeros: `entries` are the dtype and shape of each tensor."""
+    head, end = dict(header), 0
+    for name, (dtype, shape) in entries.items():
+        start, end = end, end + {"F32": 4, "BF16": 2, "I64": 8}[dtype] * math.prod(shape)
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
 
 
 def test_what_will_not_be_loaded_is_not_counted(tmp_path: Path) -> None:
-    header = {
-        "__metadata__": {"format": "pt"},
-        "model.layers.0.a": entry("BF16", 10, 2),
-        "model.layers.1.a": entry("BF16", 1000),
-        "lm_head.weight": entry("BF16", 500),
-        "steps": entry("I64", 3),
+    tensors = {
+        "model.layers.0.a": ("BF16", [10, 2]),
+        "model.layers.1.a": ("BF16", [1000]),
+        "lm_head.weight": ("BF16", [500]),
+        "steps": ("I64", [3]),
     }
-    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(safetensors(header))
-    (tmp_path / "consolidated.safetensors").write_bytes(safetensors({"x": entry("F32", 10**6)}))
-    index = {"weight_map": dict.fromkeys(header, "model-00001-of-00002.safetensors")}
+    written = safetensors({"__metadata__": {"format": "pt"}}, **tensors)
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(written)
+    (tmp_path / "consolidated.safetensors").write_bytes(safetensors({}, x=("F32", [10**6])))
+    index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00002.safetensors")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    tensors = read_headers(tmp_path)
-    assert weight_bytes(tensors, dtype_bytes=None, num_layers=1, is_tied=True) == 40 + 24
-    assert weight_bytes(tensors, dtype_bytes=4, num_layers=1, is_tied=True) == 80 + 24
-    assert (
-        weight_bytes(tensors, dtype_bytes=4, num_layers=2, is_tied=False) == 80 + 4000 + 2000 + 24
-    )
+    found = read_headers(tmp_path)
+    assert weight_bytes(found, dtype_bytes=None, num_layers=1, is_tied=True) == 40 + 24
+    assert weight_bytes(found, dtype_bytes=4, num_layers=1, is_tied=True) == 80 + 24
+    assert weight_bytes(found, dtype_bytes=4, num_layers=2, is_tied=False) == 80 + 4000 + 2000 + 24
 
 
 @given(st.binary(max_size=64))

@@ -111,6 +111,16 @@ REFUSED: dict[str, tuple[str, Mapping[str, Scalar], str]] = {
     "an adapter": ("llama", {"general.type": "adapter"}, "no model but a part of one ('adapter')"),
     "a part of several": ("llama", {"split.count": 3}, "one of 3 parts, which are found by their"),
     "experts": ("llama", {"llama.expert_count": 8}, "a mixture of experts, which is not read"),
+    "more layers than tensors": (
+        "llama",
+        {"llama.block_count": 1 << 31},
+        "it has 1 tensors for 2,147,483,648 layers",
+    ),
+    "a rotation of none": (
+        "llama",
+        {"llama.rope.freq_base": 0.0},
+        "llama.rope.freq_base is 0.0, must be above 0",
+    ),
     "no layers": ("llama", {"llama.block_count": 0}, "no llama.block_count of at least 1"),
     "a number that is text": (
         "llama",

@@ -1,6 +1,7 @@
 """Heads of GGUF files: what the library writes is read, and what no file may say is refused in one
 line."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,10 @@ FAULTS: dict[str, tuple[str, Change]] = {
         "end beyond the file",
         lambda c: patch(c, c.index(b"a.texts") + 7 + 16, "<Q", (1 << 64) - 1),
     ),
+    "an array of no strings, cut behind": (
+        "bytes too early",
+        lambda c: patch(c, c.index(b"a.texts") + 7 + 8, "<Q", 0)[: c.index(b"a.texts") + 23],
+    ),
     "no UTF-8": ("is not UTF-8", lambda c: c.replace(b"a.string", b"a.str\xffng")),
     "alignment of none": (
         "general.alignment is",
@@ -189,8 +194,9 @@ def test_what_no_file_may_say_is_refused_in_one_line(why: str, change: Change, f
     assert why in found and "\n" not in found and str(file) in found
 
 
-def test_a_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none.gguf"):
+def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for path in (tmp_path, tmp_path / "none.gguf", tmp_path / "pipe.gguf"):
         with pytest.raises(CheckpointError, match="cannot be read"):
             read_header(path)
 

@@ -2,7 +2,6 @@
 missing or another's."""
 
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,10 +129,9 @@ def lose(first: Path) -> Path:
 
 
 def claim_many(first: Path) -> Path:
-    content = first.read_bytes()
-    at = content.index(b"split.count") + len(b"split.count")
-    wide = struct.pack("<IQ", 10, 1 << 62)
-    first.write_bytes(content[:at] + wide + content[at + 6 :])
+    parts = taken_apart(first.read_bytes())
+    parts.put("split.count", 10, number(10, 1 << 62))
+    first.write_bytes(parts.written())
     return first.rename(first.with_name("weights.gguf"))
 
 

@@ -128,6 +128,19 @@ def test_any_text_comes_back(text: str, tmp_path_factory: pytest.TempPathFactory
         (Vocabulary("gpt2", ["a"], {"eos_token_id": "x"}), "must be a whole number"),
         (Vocabulary("gpt2", ["a"], {"add_bos_token": 3}), "is 3, must be true or false"),
         (Vocabulary("llama", ["a"], {}), "it has no tokenizer.ggml.scores"),
+        (
+            Vocabulary("llama", ["a"], {"scores": [float("nan")]}),
+            "scores holds numbers that",
+        ),
+        (Vocabulary("gpt2", [], {}), "it has no tokenizer.ggml.tokens"),
+        (
+            Vocabulary("gpt2", ["a" * 1025], {}),
+            "a token of 1,025 characters, must be",
+        ),
+        (
+            Vocabulary("gpt2", ["a"], {"add_bos_token": True, "bos_token_id": 9}),
+            "bos_token_id is 9, and it has 1 tokens",
+        ),
     ],
 )
 def test_a_vocabulary_that_is_none_is_told(

@@ -18,10 +18,11 @@ import traceback
 import warnings
 from pathlib import Path
 
+from huggingface_hub import constants
+
 from tests.models.loading.hostile.models import KINDS, Originals
 
 MAX_SECONDS = 30
-MAX_BYTES = 96 << 20
 
 
 def main() -> None:
@@ -64,8 +65,9 @@ def _attack(kind: str, first: int, number: int, folder: Path) -> None:
 
 
 def _child(originals: Originals, kind: str, first: int, number: int) -> None:
-    from tests.models.loading.hostile.outcome import opened_outside
+    from tests.models.loading.hostile.outcome import MAX_BYTES, opened_outside
 
+    constants.HF_HOME = str(originals.folder / "hf")  # type: ignore[misc]
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     os.environ["TRANSFORMERS_VERBOSITY"] = "critical"

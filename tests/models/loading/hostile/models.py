@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gguf
-from huggingface_hub import constants
 
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, SERVED, Family
@@ -86,10 +85,10 @@ class Originals:
         shutil.copy(source[0], self.folder / "outside.safetensors")
 
     def attack(self, kind: str, seed: int) -> "tuple[str, Outcome]":
-        """Load what a seed makes of a model; return the name of the change too."""
+        """Load what a seed makes of a model, and return the name of the change too. Folders that
+        stand for GGUF files must be made in `hf` here."""
         from tests.models.loading.hostile.outcome import outcome_of
 
-        constants.HF_HOME = str(self.folder / "hf")  # type: ignore[misc]
         if kind == "gguf":
             content = (self.folder / f"{seed % 2}.gguf").read_bytes()
             name, changed = gguf_mutations.mutated(seed, content)
