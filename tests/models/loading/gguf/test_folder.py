@@ -106,11 +106,16 @@ REFUSED: dict[str, tuple[str, Mapping[str, Scalar], str]] = {
     "another architecture": (
         "mamba",
         {},
-        "of the architecture 'mamba' are not read, only of gemma",
+        "of the architecture 'mamba' are not read, only of ernie4_5",
     ),
     "an adapter": ("llama", {"general.type": "adapter"}, "no model but a part of one ('adapter')"),
     "a part of several": ("llama", {"split.count": 3}, "one of 3 parts, which are found by their"),
-    "experts": ("llama", {"llama.expert_count": 8}, "a mixture of experts, which is not read"),
+    "experts": ("qwen3", {"qwen3.expert_count": 8}, "it has 8 experts, qwen3 is read without"),
+    "more experts than there are": (
+        "llama",
+        {"llama.expert_count": 8, "llama.expert_used_count": 9},
+        "llama.expert_used_count is 9, of 8 experts",
+    ),
     "more layers than tensors": (
         "llama",
         {"llama.block_count": 1 << 31},

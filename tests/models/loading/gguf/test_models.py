@@ -25,6 +25,7 @@ from tests.models.loading.gguf.writer import (
     write,
     write_model,
 )
+from tests.models.loading.hostile.gguf_parts import taken_apart
 
 IDS = torch.arange(2, 40)[None]
 LLAMA3 = {
@@ -38,6 +39,7 @@ LLAMA3 = {
     }
 }
 HEAD = {"head_dim": 16, "query_pre_attn_scalar": 16}
+EXPERTS = {"expert_count": 4, "expert_used_count": 2}
 WINDOW = {"attention.sliding_window": 9}
 
 
@@ -98,6 +100,22 @@ CASES = {
         },
     ),
     "olmo2": Case(family("olmo2"), "olmo2"),
+    "mixtral": Case(family("mixtral"), "llama", EXPERTS),
+    "qwen3_moe": Case(
+        family("qwen3_moe", norm_topk_prob=True),
+        "qwen3moe",
+        {**EXPERTS, "expert_feed_forward_length": 16},
+    ),
+    "olmoe": Case(family("olmoe"), "olmoe", EXPERTS),
+    "gpt_oss": Case(
+        family("gpt_oss", sliding_window=9),
+        "gpt-oss",
+        {**EXPERTS, **WINDOW, "expert_feed_forward_length": 64},
+    ),
+    "smollm3": Case(family("smollm3", num_hidden_layers=5), "smollm3"),
+    "glm4": Case(family("glm4"), "glm4", {"rope.dimension_count": 6}),
+    "seed_oss": Case(family("seed_oss"), "seed_oss"),
+    "ernie4_5": Case(family("ernie4_5"), "ernie4_5"),
     "phi3": Case(family("phi3"), "phi3"),
     "phi3, window": Case(family("phi3, window"), "phi3", {"attention.sliding_window": 13}),
     "phi3, long rope": Case(
@@ -141,6 +159,32 @@ def test_blocks_become_the_numbers_that_they_hold(
         if architecture == "llama" and part == "attn_k":
             rows = rows.view(2, 8, 2, -1).transpose(1, 2).reshape(rows.shape)
         assert torch.equal(widened(weight), rows)
+
+
+@pytest.mark.parametrize("kind", ["MXFP4", "Q8_0", "F16"])
+def test_experts_become_the_numbers_that_they_hold(kind: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 16}
+    folder = save_checkpoint(family("gpt_oss", sliding_window=9, **sizes), tmp_path / "whole")
+    file = tmp_path / "model.gguf"
+    more = {**EXPERTS, **WINDOW, "expert_feed_forward_length": 32}
+    write_model(folder, file, "gpt-oss", kind=gguf.GGMLQuantizationType[kind], more=more)
+    theirs = weights_of(file)
+    mine = read_weights(file, torch.float32)["model.layers.1.mlp.experts.gate_up_proj"]
+    assert mine.shape == (4, 64, 64)
+    for first, part in enumerate(("gate", "up")):
+        expected = torch.from_numpy(theirs[f"blk.1.ffn_{part}_exps.weight"]).transpose(1, 2)
+        assert torch.equal(mine[..., first::2], expected)
+
+
+def test_experts_without_a_part_are_told(tmp_path: Path) -> None:
+    folder = save_checkpoint(family("qwen3_moe"), tmp_path / "whole")
+    file = tmp_path / "model.gguf"
+    write_model(folder, file, "qwen3moe", more={**EXPERTS, "expert_feed_forward_length": 16})
+    parts = taken_apart(file.read_bytes())
+    parts.tensors = [each for each in parts.tensors if each.name != b"blk.1.ffn_up_exps.weight"]
+    file.write_bytes(parts.written())
+    with pytest.raises(CheckpointError, match="its experts do not fit together: .*up.weight"):
+        read_weights(file, torch.float32)
 
 
 @pytest.mark.parametrize(

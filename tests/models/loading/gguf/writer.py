@@ -1,7 +1,7 @@
 """Writes GGUF files of models of transformers by the library `gguf`, as llama.cpp's converter does:
 its names, its order of rotated rows, and norms as 1 + w."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.header import read_header
 
 Scalar = bool | int | float | str
-PERMUTED = {"llama", "granite"}
+PERMUTED = {"llama", "granite", "smollm3"}
 SHIFTED = {"gemma", "gemma2", "gemma3"}
 
 
@@ -51,13 +51,14 @@ def write_model(
     add_vocabulary(writer, letters(config.vocab_size))
     number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, parameter in model.named_parameters():
-        values = _converted(name, parameter.detach().float(), architecture, config).numpy()
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert found is not None, name
-        is_plain = kind is gguf.GGMLQuantizationType.F32 or values.ndim == 1
-        data = values if is_plain else gguf.quantize(values, kind)
-        writer.add_tensor(found, data, raw_dtype=None if is_plain else kind)
+    for whole, parameter in model.named_parameters():
+        for name, part in _taken_apart(whole, parameter.detach().float(), architecture):
+            values = _converted(name, part, architecture, config).contiguous().numpy()
+            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert found is not None, name
+            is_plain = kind is gguf.GGMLQuantizationType.F32 or values.ndim == 1
+            data = values if is_plain else gguf.quantize(values, kind)
+            writer.add_tensor(found, data, raw_dtype=None if is_plain else kind)
     for length in ("long", "short"):
         factors = config.rope_parameters.get(f"{length}_factor")
         if factors is not None:
@@ -135,6 +136,23 @@ def add_field(writer: gguf.GGUFWriter, key: str, value: Scalar) -> None:
         writer.add_float32(key, value)
     else:
         writer.add_string(key, value)
+
+
+def _taken_apart(name: str, values: Tensor, architecture: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a file has for a parameter, by names that the converter gives them."""
+    if ".experts." not in name:
+        yield (f"{name}.weight" if name.endswith("sinks") else name), values
+        return
+    base, kind = name.removesuffix("_bias"), "bias" if name.endswith("_bias") else "weight"
+    by_turns = architecture == "gpt-oss"
+    if by_turns and kind == "weight":
+        values = values.transpose(1, 2)
+    if not base.endswith("gate_up_proj"):
+        yield f"{base}.{kind}", values
+        return
+    halves = (values[:, ::2], values[:, 1::2]) if by_turns else values.chunk(2, 1)
+    for part, half in zip(("gate_proj", "up_proj"), halves, strict=True):
+        yield f"{base.replace('gate_up_proj', part)}.{kind}", half
 
 
 def _converted(name: str, values: Tensor, architecture: str, config: PretrainedConfig) -> Tensor:

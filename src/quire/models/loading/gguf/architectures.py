@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from quire.models.loading.gguf.experts import PARTS, Join, interleaved, stacked
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.reading import shown
 from quire.models.loading.gguf.rope import Rope, read_rope
@@ -30,6 +31,9 @@ COMMON_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Parts of a layer, as a file names them and as transformers does."""
 QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+ROUTED = {**PARTS, "ffn_gate_inp": "mlp.gate"}
+SINKS = "self_attn.sinks"
+"""The one parameter that has no name within its module."""
 NORMS_BEHIND = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -43,6 +47,7 @@ class Architecture(NamedTuple):
     names: parts of a layer that are called otherwise than in COMMON_NAMES.
     is_permuted: the rows of queries and keys are in the order of GGML's rotary embedding.
     shifted_norms: norms are stored as 1 + w.
+    join: makes the parameters of a layer's experts; None for a model without any.
     """
 
     model_type: str
@@ -51,6 +56,7 @@ class Architecture(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     is_permuted: bool = False
     shifted_norms: bool = False
+    join: Join | None = None
 
 
 def architecture_of(fields: Fields) -> Architecture:
@@ -62,6 +68,11 @@ def architecture_of(fields: Fields) -> Architecture:
     if kind not in ("model", None):
         raise fields.refusal(f"it holds no model but a part of one ({shown(kind)})")
     found = ARCHITECTURES.get(name)
+    num_experts = fields.whole(f"{name}.expert_count", 0)
+    if found is not None and num_experts and found.join is None:
+        found = MIXTURES.get(name)
+        if found is None:
+            raise fields.refusal(f"it has {num_experts:,} experts, {name} is read without")
     if found is None:
         raise fields.refusal(
             f"GGUF files of the architecture {shown(name)} are not read, only of "
@@ -78,11 +89,6 @@ def build_config(fields: Fields) -> Config:
     shapes = {tensor.name: tensor.shape for tensor in fields.header.tensors}
     if EMBEDDING not in shapes:
         raise fields.refusal(f"it has no tensor {EMBEDDING}")
-    if fields.whole(f"{prefix}expert_count", 0):
-        raise fields.refusal(
-            "it is a mixture of experts, which is not read of GGUF files yet: give the folder or "
-            "hub id of the model that it was converted from"
-        )
     num_layers = _whole(fields, f"{prefix}block_count")
     if num_layers > len(shapes):
         raise fields.refusal(f"it has {len(shapes):,} tensors for {num_layers:,} layers")
@@ -135,6 +141,73 @@ def _plain(fields: Fields, config: Config, rope: Rope) -> Config:
 
 def _qwen3(fields: Fields, config: Config, rope: Rope) -> Config:
     return {"attention_bias": _has(fields, "blk.0.attn_q.bias")}
+
+
+def _experts(fields: Fields, prefix: str, name: str) -> Config:
+    """Return how many experts there are, under a name, and how many of them a token is given to."""
+    count = _whole(fields, f"{prefix}.expert_count")
+    used = _whole(fields, f"{prefix}.expert_used_count")
+    if used > count:
+        raise fields.refusal(f"{prefix}.expert_used_count is {used:,}, of {count:,} experts")
+    return {name: count, "num_experts_per_tok": used}
+
+
+def _mixtral(fields: Fields, config: Config, rope: Rope) -> Config:
+    return _experts(fields, "llama", "num_local_experts") | {"sliding_window": None}
+
+
+def _qwen3_moe(fields: Fields, config: Config, rope: Rope) -> Config:
+    return {
+        **_experts(fields, "qwen3moe", "num_experts"),
+        "moe_intermediate_size": _whole(fields, "qwen3moe.expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "attention_bias": _has(fields, "blk.0.attn_q.bias"),
+    }
+
+
+def _olmoe(fields: Fields, config: Config, rope: Rope) -> Config:
+    return _experts(fields, "olmoe", "num_experts") | {"norm_topk_prob": False, "clip_qkv": None}
+
+
+def _gpt_oss(fields: Fields, config: Config, rope: Rope) -> Config:
+    num_layers = int(str(config["num_hidden_layers"]))
+    width = _whole(fields, "gpt-oss.expert_feed_forward_length")
+    scaling = {"truncate": False} if rope.parameters.get("rope_type") == "yarn" else {}
+    return {
+        **_experts(fields, "gpt-oss", "num_local_experts"),
+        "intermediate_size": width,
+        "sliding_window": _whole(fields, "gpt-oss.attention.sliding_window"),
+        "layer_types": [
+            "full_attention" if i % 2 else "sliding_attention" for i in range(num_layers)
+        ],
+        "attention_bias": True,
+        "rope_parameters": {**rope.parameters, **scaling},
+    }
+
+
+def _smollm3(fields: Fields, config: Config, rope: Rope) -> Config:
+    """Every fourth layer knows no positions, in all models of this kind."""
+    num_layers = int(str(config["num_hidden_layers"]))
+    return {
+        **_llama(fields, config, rope),
+        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(num_layers)],
+        "no_rope_layer_interval": 4,
+        "use_sliding_window": False,
+        "layer_types": ["full_attention"] * num_layers,
+    }
+
+
+def _seed_oss(fields: Fields, config: Config, rope: Rope) -> Config:
+    return {
+        "attention_bias": _has(fields, "blk.0.attn_q.bias"),
+        "attention_out_bias": _has(fields, "blk.0.attn_output.bias"),
+    }
+
+
+def _ernie(fields: Fields, config: Config, rope: Rope) -> Config:
+    return {"use_bias": _has(fields, "blk.0.attn_q.bias")}
 
 
 def _granite(fields: Fields, config: Config, rope: Rope) -> Config:
@@ -203,6 +276,40 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "llama": Architecture("llama", "LlamaForCausalLM", _llama, is_permuted=True),
         "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", _plain),
         "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", _qwen3, QK_NORMS),
+        "qwen3moe": Architecture(
+            "qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe, QK_NORMS | ROUTED, join=stacked
+        ),
+        "olmoe": Architecture("olmoe", "OlmoeForCausalLM", _olmoe, QK_NORMS | ROUTED, join=stacked),
+        "gpt-oss": Architecture(
+            "gpt_oss",
+            "GptOssForCausalLM",
+            _gpt_oss,
+            {
+                **PARTS,
+                "ffn_gate_inp": "mlp.router",
+                "post_attention_norm": "post_attention_layernorm",
+                "attn_sinks": SINKS,
+            },
+            join=interleaved,
+        ),
+        "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", _smollm3, is_permuted=True),
+        "glm4": Architecture(
+            "glm4",
+            "Glm4ForCausalLM",
+            _qwen3,
+            {
+                "ffn_up": "mlp.gate_up_proj",
+                "post_attention_norm": "post_self_attn_layernorm",
+                "post_ffw_norm": "post_mlp_layernorm",
+            },
+        ),
+        "seed_oss": Architecture(
+            "seed_oss",
+            "SeedOssForCausalLM",
+            _seed_oss,
+            {"post_attention_norm": "post_attention_layernorm"},
+        ),
+        "ernie4_5": Architecture("ernie4_5", "Ernie4_5ForCausalLM", _ernie),
         "granite": Architecture("granite", "GraniteForCausalLM", _granite, is_permuted=True),
         "olmo2": Architecture(
             "olmo2",
@@ -233,3 +340,11 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         ),
     }
 )
+MIXTURES: Mapping[str, Architecture] = MappingProxyType(
+    {
+        "llama": Architecture(
+            "mixtral", "MixtralForCausalLM", _mixtral, ROUTED, is_permuted=True, join=stacked
+        )
+    }
+)
+"""Models that files call as those without experts."""

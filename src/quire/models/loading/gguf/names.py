@@ -3,7 +3,14 @@
 import re
 from collections.abc import Iterator
 
-from quire.models.loading.gguf.architectures import COMMON_NAMES, EMBEDDING, HEAD, Architecture
+from quire.models.loading.gguf.architectures import (
+    COMMON_NAMES,
+    EMBEDDING,
+    HEAD,
+    SINKS,
+    Architecture,
+)
+from quire.models.loading.gguf.experts import EXPERTS
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.header import GgufTensor
 from quire.models.loading.gguf.reading import shown
@@ -31,8 +38,8 @@ def named_tensors(fields: Fields, architecture: Architecture) -> Iterator[tuple[
                 "another type"
             )
         name = _name(tensor.name, architecture, num_layers)
-        is_matrix = len(tensor.shape) == 2
-        if name is None or (not is_matrix and not tensor.type.is_plain):
+        num_dims = 3 if f".{EXPERTS}." in (name or "") else 2
+        if name is None or (len(tensor.shape) != num_dims and not tensor.type.is_plain):
             raise fields.refusal(
                 f"it has the tensor {shown(tensor.name)} {list(tensor.shape)}, for which "
                 f"{architecture.class_name} has no place"
@@ -48,4 +55,6 @@ def _name(name: str, architecture: Architecture, num_layers: int) -> str | None:
         return None
     index, part, kind = parts.groups()
     found = architecture.names.get(part) or COMMON_NAMES.get(part)
-    return f"model.layers.{index}.{found}.{kind}" if found and int(index) < num_layers else None
+    if found is None or int(index) >= num_layers:
+        return None
+    return f"model.layers.{index}.{found}" + ("" if found == SINKS else f".{kind}")

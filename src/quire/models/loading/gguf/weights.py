@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.models.layers.lazy_weight import LazyWeight, StoredWeight
 from quire.models.loading.gguf.architectures import Architecture, architecture_of
 from quire.models.loading.gguf.blocks import PLAIN, take_apart
+from quire.models.loading.gguf.experts import join_experts
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.ggml_types import GgmlType
 from quire.models.loading.gguf.header import GgufTensor
@@ -70,7 +71,13 @@ def read_weights(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
             state[name] = numbers.to(dtype)
             continue
         weight: StoredWeight = BlockWeight(rows, tensor.type, dtype)
-        state[name] = LazyWeight(weight)
+        is_matrix = len(tensor.shape) == 2
+        state[name] = LazyWeight(weight) if is_matrix else weight.values().view(tensor.shape)
+    if architecture.join is not None:
+        try:
+            join_experts(state, architecture.join)
+        except (KeyError, RuntimeError) as error:
+            raise fields.refusal(f"its experts do not fit together: {shown(str(error))}") from error
     return state
 
 
