@@ -137,7 +137,7 @@ def claim_many(first: Path) -> Path:
 
 FAULTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "another name": ("one of 3 parts, which are found by their names: call it model-00001", rename),
-    "another number in the name": ("says that it is one of 2 parts, and split.count", miscount),
+    "another number in the name": ("says that it is one of 2, and split.count", miscount),
     "the second": (
         "give the first part, m-00001-of-00003",
         name_the_second,

@@ -7,12 +7,18 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
-Fields = dict[str, object]
+Head = dict[str, dict[str, Any]]
+"""The tensors by name, each with its dtype, shape and data_offsets, or what stands there."""
 Mutation = Callable[[Random, Path], None]
 NUMBERS = (0, 1, -1, 3, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, 1 << 64, 10**400)
 ODD: tuple[object, ...] = (None, "x", [], {}, [[]], True, 1.5, -0.0, 1e308, "1" * 5000, [None])
 DTYPES = ("F64", "F16", "I64", "BOOL", "F8_E4M3", "F4", "", "f32", "X" * 5000, None, 3)
+SHAPES: tuple[object, ...] = (
+    *([1 << 63, 2], [1 << 32] * 2, [], [0], [-1, -1], [1.5], ["1"], [10**400], [1] * 99),
+    *(None, "x", [None], {}, 5, [True]),
+)
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 OUTSIDE = ("../../etc/passwd", "/etc/passwd", "../outside.safetensors", "/dev/zero", "//etc/passwd")
 WITHIN = ("", ".", "..", "none.safetensors", "a\0b", "config.json", "x" * 300, "sub/x.safetensors")
@@ -31,7 +37,7 @@ def _file(random: Random, folder: Path) -> Path:
     return random.choice(sorted(folder.glob("*.safetensors")))
 
 
-def _split(file: Path) -> tuple[dict[str, Fields], bytes]:
+def _split(file: Path) -> tuple[Head, bytes]:
     """Return the head and the content of a file."""
     content = file.read_bytes()
     (length,) = struct.unpack_from("<Q", content)
@@ -112,14 +118,13 @@ def _entry(random: Random, folder: Path) -> None:
     if kind == 0:
         entry["dtype"] = random.choice(DTYPES)
     elif kind == 1:
-        shapes = ([1 << 63, 2], [1 << 32] * 2, [], [0], [-1, -1], [1.5], ["1"], [10**400], [1] * 99)
-        entry["shape"] = random.choice((*shapes, None, "x", [None], {}, 5, [True]))
+        entry["shape"] = random.choice(SHAPES)
     elif kind == 2:
-        sizes = list(entry["shape"])  # type: ignore[call-overload]
+        sizes = list(entry["shape"])
         sizes[random.randrange(len(sizes))] = random.choice(NUMBERS)
         entry["shape"] = sizes
     elif kind == 3:
-        first, end = entry["data_offsets"]  # type: ignore[misc]
+        first, end = entry["data_offsets"]
         places = ([end, first], [first + 4, end + 4], [first, end + 4], [first, end - 4])
         more = ([0, 0], [0, 1 << 63], [-4, 0], [1 << 64, 1 << 65], [0], [0, 1, 2], None, "x", [0.5])
         entry["data_offsets"] = random.choice((*places, *more))
@@ -154,7 +159,7 @@ def _name_twice(random: Random, folder: Path) -> None:
         return
     other, rest = _split(files[1])
     entry = head[name]
-    first, end = entry["data_offsets"]  # type: ignore[misc]
+    first, end = entry["data_offsets"]
     size = len(rest)
     other[name] = {**entry, "data_offsets": [size, size + end - first]}
     _write(files[1], json.dumps(other).encode(), rest + random.randbytes(end - first))
@@ -174,7 +179,8 @@ def _many_names(random: Random, folder: Path) -> None:
 def _metadata(random: Random, folder: Path) -> None:
     file = _file(random, folder)
     head, content = _split(file)
-    head["__metadata__"] = random.choice((*ODD, {"format": "tf"}, {"format": 1}))  # type: ignore[assignment]
+    odd: tuple[Any, ...] = (*ODD, {"format": "tf"}, {"format": 1})
+    head["__metadata__"] = random.choice(odd)
     _write(file, json.dumps(head).encode(), content)
 
 

@@ -1,6 +1,7 @@
 """Takes a GGUF file into its parts and writes parts back, whatever they claim."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -87,7 +88,7 @@ def texts(items: list[bytes]) -> bytes:
     return struct.pack("<IQ", STRING, len(items)) + b"".join(map(string, items))
 
 
-def numbers(kind: int, items: list[float]) -> bytes:
+def numbers(kind: int, items: Sequence[float]) -> bytes:
     """Return an array of numbers as it is written."""
     head = struct.pack("<IQ", kind, len(items))
     return head + struct.pack(f"<{len(items)}{FORMATS[kind]}", *items)
@@ -130,7 +131,8 @@ def _end(content: bytes, at: int, kind: int) -> int:
         return _string(content, at)[1]
     if kind != ARRAY:
         return at + struct.calcsize(FORMATS[kind])
-    kind, length = struct.unpack_from("<IQ", content, at)
+    of: tuple[int, int] = struct.unpack_from("<IQ", content, at)
+    kind, length = of
     at += 12
     if kind != STRING:
         return at + length * int(struct.calcsize(FORMATS[kind]))

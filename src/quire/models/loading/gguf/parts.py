@@ -51,17 +51,17 @@ def _files(first: Fields, num_parts: int) -> list[Path]:
     """Return where the parts must be, by the name of the first."""
     path = first.path
     if path.name == WEIGHTS:
-        named = PartName(path.stem, 1, num_parts)
-        return [path, *(path.with_name(each) for each in named.all()[1:])]
+        links = PartName(path.stem, 1, num_parts).all()
+        return [path, *(path.with_name(each) for each in links[1:])]
     named = part_of(path)
     if named is None:
         raise first.refusal(
             f"it is one of {num_parts} parts, which are found by their names: call it "
             f"{PartName(path.stem, 1, num_parts).other(1)}, and the others likewise"
         )
-    if named.count != num_parts:
+    if named.num_parts != num_parts:
         raise first.refusal(
-            f"its name says that it is one of {named.count:,} parts, and {COUNT} is {num_parts:,}"
+            f"its name says that it is one of {named.num_parts:,}, and {COUNT} is {num_parts:,}"
         )
     if named.number != 1:
         raise first.refusal(f"give the first part, {named.other(1)}")

@@ -15,19 +15,19 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", 
 
 
 class PartName(NamedTuple):
-    """The name of one file of several, `number` 1 the first of `count`."""
+    """The name of one file of several, `number` 1 the first of `num_parts`."""
 
     stem: str
     number: int
-    count: int
+    num_parts: int
 
     def other(self, number: int) -> str:
         """Return the name of another part, as llama.cpp has it."""
-        return f"{self.stem}-{number:05}-of-{self.count:05}{SUFFIX}"
+        return f"{self.stem}-{number:05}-of-{self.num_parts:05}{SUFFIX}"
 
     def all(self) -> list[str]:
         """Return the names of all parts."""
-        return [self.other(number) for number in range(1, self.count + 1)]
+        return [self.other(number) for number in range(1, self.num_parts + 1)]
 
 
 def part_of(path: Path) -> PartName | None:

@@ -143,13 +143,13 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
 
 def _sentence_piece(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     if vocabulary.scores is None:
-        raise fields.refusal("it has no tokenizer.ggml.scores, by which its pieces are merged")
+        raise fields.refusal(f"it has no {PREFIX}scores, by which its pieces are merged")
     begins_with_space = fields.truth(PREFIX + "add_space_prefix", True)
     # Tokens of spaces alone are written with them, and merged of what they are by then.
     tokens = [SPACE * len(token) if _is_blank(token) else token for token in vocabulary.tokens]
     spelled = vocabulary._replace(tokens=tokens)
     unknown = spelled.special(fields, "unknown_token_id")
-    merges = list(_within(fields, _merges(spelled)))
+    merges = list(_within(fields, _merges(spelled, vocabulary.scores)))
     tokenizer = _bpe(fields, spelled, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
     replaced = normalizers.Replace(" ", SPACE)
     first = [normalizers.Prepend(SPACE)] if begins_with_space else []
@@ -165,7 +165,7 @@ def _is_blank(token: str) -> bool:
     return not token.strip(" ")
 
 
-def _merges(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
     """Yield what SentencePiece merges, the best first: pieces that are a piece together, by the
     score of the whole. Those that a user defined are found before all others."""
     ids = {
@@ -173,7 +173,7 @@ def _merges(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
         for token, token_id in vocabulary.ids().items()
         if vocabulary.types[token_id] in (NORMAL, USER_DEFINED, UNUSED)
     }
-    types, scores = vocabulary.types, vocabulary.scores
+    types = vocabulary.types
     order = [(types[i] != USER_DEFINED, -scores[i], i, token) for token, i in ids.items()]
     for *_, token in sorted(order):
         parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
