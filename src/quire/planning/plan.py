@@ -207,4 +207,4 @@ def _command(request: PlanRequest, facts: EngineFacts) -> tuple[str, ...]:
 
 
 def _named(model: str | None) -> Sequence[str]:
-    return () if model is None else (model,)
+    return ("bundled",) if model is None else (model,)

@@ -6,8 +6,10 @@ from enum import StrEnum
 from quire.distributed.config import ReplicaRouting
 from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionConfig
 
+BUNDLED = "bundled"
+"""MODEL for the model that ships with Quire. A folder of that name is written `./bundled`."""
 BUNDLED_MODEL_NAME = "quire-bundled"
-"""The public name of the model that ships with Quire, served where no MODEL is given."""
+"""The public name of the model that ships with Quire."""
 
 AFTER_SHUTDOWN_S = 30.0
 
@@ -91,6 +93,8 @@ class ServedModelConfig:
     disable_any_whitespace: JSON that a grammar makes has no white space that a model may choose,
         where a request does not say.
     unload_after_s: seconds without a request after which the model is unloaded; None: never.
+    default_temperature: the temperature where neither a request nor the model's own file gives one;
+        None: that of OpenAI.
     """
 
     engine: EngineConfig
@@ -102,6 +106,7 @@ class ServedModelConfig:
     shared_prefix_file: str | None = None
     load: LoadTime = LoadTime.AT_START
     unload_after_s: float | None = None
+    default_temperature: float | None = None
 
     @property
     def name(self) -> str:

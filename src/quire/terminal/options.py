@@ -19,7 +19,7 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="MODEL|URL",
         help="a model to serve, or a server that runs, as in http://localhost:8000 "
-        "[the bundled model]",
+        "[that of quire serve]",
     )
     parser.add_argument("--model", help="name to ask a server for [the first that it lists]")
     parser.add_argument("--api-key", type=header_safe, help=KEY_HELP)

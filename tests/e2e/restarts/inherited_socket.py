@@ -79,6 +79,7 @@ class SocketHolder:
         manager.bind(f"{name}.notify")
         manager.settimeout(0.1)
         environ = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+        environ |= {"QUIRE_MODEL": "bundled"}
         environ |= {"NOTIFY_SOCKET": f"{name}.notify", "WATCHDOG_USEC": "1000000"}
         descriptor = self._listener.fileno()
         serve = (sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *flags)

@@ -270,7 +270,7 @@ def test_systemd_hands_over_its_socket(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     passed = [f"--setenv={name}" for name in ("PYTHONPATH", "PATH", "HOME") if name in os.environ]
-    serve = (sys.executable, "-m", "quire.server.cli", "serve", *FLAGS)
+    serve = (sys.executable, "-m", "quire.server.cli", "serve", "bundled", *FLAGS)
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(
             [activate, "--listen", address, *passed, "--fdname=quire", *serve],

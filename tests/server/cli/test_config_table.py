@@ -13,10 +13,13 @@ FILLED_OTHERWISE = {
     ConfigSection.MODEL: {"model"},
     ConfigSection.TRACING: {"log_level", "log_format", "log_name"},
     ConfigSection.MEMORY: {"is_device_shared"},
-    ConfigSection.SERVED_MODEL: {"engine", "served_model_names", "load", "unload_after_s"},
+    ConfigSection.SERVED_MODEL: {
+        *("engine", "served_model_names", "load", "unload_after_s", "default_temperature")
+    },
     ConfigSection.SERVER: {"models", "api_keys", "http", "is_socket_inherited"},
 }
-"""Fields without an option of their section: they are filled from other options or variables."""
+"""Fields without an option of their section: they are filled from other options or variables, or
+from what is known of the default model."""
 
 
 @pytest.mark.parametrize("section", OWNERS)

@@ -21,7 +21,8 @@ def config_of(name: str, *keys: str) -> ServerConfig:
 
 @pytest.mark.parametrize("name", ["quire-bundled", 'org/it\'s a "model"', "modèle $HOME `x`"])
 def test_the_request_asks_for_the_model_that_is_served(name: str) -> None:
-    said, _, pasted = ready_text(config_of(name), URL, STARTUP_S).partition("\n")
+    text = ready_text(config_of(name), URL, STARTUP_S, is_chat=False)
+    said, _, pasted = text.partition("\n")
     assert said == f"ready at {URL} after 2.3 s (imports 1.9, load 0.3); try"
     command, url, flag, header, data, body = shlex.split(pasted)
     assert (command, url, flag, data) == ("curl", f"{URL}/v1/completions", "-H", "-d")
@@ -29,10 +30,19 @@ def test_the_request_asks_for_the_model_that_is_served(name: str) -> None:
     assert json.loads(body)["model"] == name
 
 
+def test_a_model_that_chats_is_asked_a_question() -> None:
+    text = ready_text(config_of("a"), URL, STARTUP_S, is_chat=True)
+    _, url, *_, body = shlex.split(text.partition("\n")[2])
+    assert url == f"{URL}/v1/chat/completions"
+    (message,) = json.loads(body)["messages"]
+    assert message == {"role": "user", "content": "What is the capital of France?"}
+
+
 def test_keys_are_asked_for_and_not_shown() -> None:
-    text = ready_text(config_of("a", "hush"), URL, STARTUP_S)
+    text = ready_text(config_of("a", "hush"), URL, STARTUP_S, is_chat=False)
     assert "-H 'Authorization: Bearer YOUR_KEY'" in text and "hush" not in text
-    assert "Authorization" not in ready_text(config_of("a"), URL, {"total": 1.0})
+    without = ready_text(config_of("a"), URL, {"total": 1.0}, is_chat=False)
+    assert "Authorization" not in without
 
 
 def test_a_server_on_all_addresses_is_asked_on_this_machine() -> None:

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
 from quire.planning.options import add_plan_options
+from quire.server.cli.default_model import TITLE
 from quire.server.cli.settings import add_engine_options, add_options, add_planned_options
 from quire.server.cli.suggestion import closest
+from quire.server.config import BUNDLED
 from quire.simulation.options import EPILOG as SIM_EPILOG
 from quire.simulation.options import add_sim_options
 from quire.terminal.options import CHAT_EPILOG, add_chat_options, add_top_options
@@ -55,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=VARIABLES,
         allow_abbrev=False,
     )
-    _add_model(serving)
+    _add_model(serving, f"{TITLE}, fetched once")
     add_options(serving)
     _add_for_people(commands)
     batch = commands.add_parser(
@@ -66,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     batch.add_argument("IN", help="file of requests, as OpenAI's batches have them")
     batch.add_argument("OUT", help="file that the answers are added to, a line for each line")
-    _add_model(batch)
+    _add_model(batch, "the bundled model")
     add_engine_options(batch)
     add_bench_options(
         commands.add_parser(
@@ -113,7 +115,7 @@ def _add_without_weights(commands: "argparse._SubParsersAction[argparse.Argument
         epilog=f"{VARIABLES} Exit code 1: the model would not start so.",
         allow_abbrev=False,
     )
-    _add_model(planning)
+    _add_model(planning, "the bundled model")
     add_planning(planning)
     replay = commands.add_parser(
         "replay",
@@ -136,12 +138,12 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print all of the report as JSON")
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "positional_model",
         nargs="?",
         metavar="MODEL",
-        help="Hugging Face id or local folder [the bundled model]",
+        help=f"Hugging Face id, local folder, GGUF file, or {BUNDLED} [{default}]",
     )
 
 

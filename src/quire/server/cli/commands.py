@@ -27,11 +27,12 @@ from quire.process_age import uncollected
 from quire.progress import log_format
 from quire.server.cli.arguments import build_parser, unknown_flag
 from quire.server.cli.config_table import config_table
+from quire.server.cli.default_model import with_default_model
 from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
-from quire.server.cli.settings import read_config, unknown_variables
+from quire.server.cli.settings import is_given, read_config, unknown_variables
 from quire.server.cli.systemd import inherited_socket, notify_target
 from quire.server.config import LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
@@ -68,8 +69,6 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         config = on_inherited(inherited, arguments, environ, config)
     check_replicas(config)
     begin_log(config, environ)
-    if not all(is_model("serve", each.engine.model) for each in config.models):
-        return FAILED_START
     exposure = exposure_warning(config)
     if exposure is not None:
         logger.warning(exposure)
@@ -78,6 +77,9 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         listener = inherited or bind(config.host, config.port)
     except (TLSError, CannotListen) as error:
         raise InvalidOption(str(error)) from None
+    config = with_default_model(config, arguments, environ)
+    if not all(is_model("serve", each.engine.model) for each in config.models):
+        return FAILED_START
     where = url_of(listener, config.scheme)
     print_line(f"Quire {__version__} listens on {where} and {will_load(config)}")
     if config.has_replicas:
@@ -158,7 +160,7 @@ def on_inherited(
     for option in OPTIONS:
         if option.key in ("host", "port"):
             given = f"--{option.flag}" if option.key in arguments else option.variable
-            if option.key in arguments or environ.get(option.variable):
+            if is_given(option, arguments, environ):
                 raise InvalidOption(
                     f"{given} is given, but the server listens on the socket that it inherited "
                     f"(LISTEN_FDS), {url_of(listener, config.scheme)}: leave it out"

@@ -52,10 +52,10 @@ OPTIONS: tuple[Option, ...] = (
         "model",
         RESOLVED,
         model_list,
-        "Hugging Face id, local folder, or GGUF file (of an id: `ID:FILE.gguf`); also the "
-        "positional MODEL. Repeat the flag for several models on one server, each with the same "
-        "options.",
-        shown="the bundled model",
+        "Hugging Face id, local folder, GGUF file (of an id: `ID:FILE.gguf`), or `bundled`, the "
+        "model in the box; also the positional MODEL. Repeat the flag for several models on one "
+        "server, each with the same options.",
+        shown="SmolLM2",
     ),
     Option(
         "models-config-file",

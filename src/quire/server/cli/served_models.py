@@ -14,7 +14,7 @@ from quire.server.cli.models_file import OF_MODEL, read_models_file
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
-from quire.server.config import BUNDLED_MODEL_NAME, ServedModelConfig
+from quire.server.config import BUNDLED, BUNDLED_MODEL_NAME, ServedModelConfig
 
 MEMORY_SIZES = frozenset(
     (
@@ -71,11 +71,11 @@ def _from_flags(values: Mapping[str, OptionValue]) -> list[_Model]:
                     f"{flag} is of one model, but --model is given {len(given)} times: tell the "
                     "models by --models-config-file"
                 )
-        return [_Model("--model", (model,), {**values, "model": model}) for model in given]
-    bundled = str(files("quire.models") / "bundled")
-    model = given[0] if given else bundled
-    names = names or ((model,) if given else (BUNDLED_MODEL_NAME,))
-    return [_Model("", names, {**values, "model": model})]
+        return [
+            _Model("--model", (_public_name(model),), {**values, "model": model}) for model in given
+        ]
+    model = given[0] if given else BUNDLED
+    return [_Model("", names or (_public_name(model),), {**values, "model": model})]
 
 
 def _from_file(values: Mapping[str, OptionValue]) -> list[_Model]:
@@ -93,7 +93,12 @@ def _from_file(values: Mapping[str, OptionValue]) -> list[_Model]:
 def _names(values: Mapping[str, OptionValue]) -> tuple[str, ...]:
     own = values.get("name")
     first = () if own is None else (str(own),)
-    return (*first, *_strings(values, "served_model_name")) or (str(values["model"]),)
+    return (*first, *_strings(values, "served_model_name")) or (_public_name(str(values["model"])),)
+
+
+def _public_name(model: str) -> str:
+    """Return the name of a model that is given none."""
+    return BUNDLED_MODEL_NAME if model == BUNDLED else model
 
 
 def _with_flags(
@@ -125,7 +130,10 @@ def _config(model: _Model) -> ServedModelConfig:
         for group in dataclasses.fields(EngineConfig)
         if group.name in set(ConfigSection)
     }
-    engine["model"]["model"] = values["model"]
+    is_bundled = values["model"] == BUNDLED
+    engine["model"]["model"] = (
+        str(files("quire.models") / BUNDLED) if is_bundled else values["model"]
+    )
     for name in ("log_level", "log_format"):
         if name in values:
             engine["tracing"][name] = values[name]

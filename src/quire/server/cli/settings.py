@@ -136,6 +136,11 @@ def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
     return build_config(parse_values(flags, environ))
 
 
+def is_given(option: Option, arguments: Mapping[str, object], environ: Mapping[str, str]) -> bool:
+    """Return whether an option is given, as a flag or as a variable."""
+    return option.key in arguments or bool(environ.get(option.variable))
+
+
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each `QUIRE_*` variable that no option reads: perhaps a typing error."""
     known = [option.variable for option in OPTIONS]

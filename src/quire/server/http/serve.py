@@ -234,7 +234,10 @@ async def serve(
         server.loading.close()
         loaded = [model for model in service.models if model.is_loaded]
         startup_s = loaded[0].startup_s if loaded else {}
-        logger.info("%s", ready_text(config, local_url_of(listener, config.scheme), startup_s))
+        tokenizer = service.models[0].tokenizer
+        is_chat = tokenizer is not None and tokenizer.template is not None
+        url = local_url_of(listener, config.scheme)
+        logger.info("%s", ready_text(config, url, startup_s, is_chat=is_chat))
 
     def stop() -> None:
         server.should_exit = True

@@ -205,7 +205,8 @@ class ServedModel:
     def _read_files(self) -> None:
         source = self.config.engine.model
         if self.config.generation_config is GenerationConfig.AUTO:
-            self.defaults = load_sampling_defaults(source.model, source.revision)
+            found = load_sampling_defaults(source.model, source.revision)
+            self.defaults = found.with_temperature(self.config.default_temperature)
         tokenizer = load_tokenizer(source.model, source.revision)
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)

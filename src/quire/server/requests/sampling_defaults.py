@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.server.text.tokenizer_files import GENERATION, find_folder
@@ -19,6 +20,10 @@ class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+
+    def with_temperature(self, temperature: float | None) -> "SamplingDefaults":
+        """Return these with a temperature, where they have none."""
+        return self if self.temperature is not None else replace(self, temperature=temperature)
 
 
 def load_sampling_defaults(model: str, revision: str | None) -> SamplingDefaults:

@@ -9,8 +9,10 @@ import { piece } from "./pieces.js";
 import { visible } from "./text.js";
 
 const MODES = {
-  chat: { path: "v1/chat/completions", label: "Message", ability: "chat" },
-  completion: { path: "v1/completions", label: "Prompt", ability: "completion" },
+  chat: { path: "v1/chat/completions", label: "Message", ability: "chat",
+    example: "What is the capital of France?" },
+  completion: { path: "v1/completions", label: "Prompt",
+    ability: "completion", example: "Once upon a time" },
 };
 const ENDS = {
   length: "ended at the most tokens",
@@ -34,7 +36,8 @@ class Chat {
     this.models = new ModelChoice(api, () => this.refresh());
     this.options = new Options(() => this.code.refresh());
     this.code = new Code(api, () => this.shownRequest());
-    this.input = element("textarea", { rows: 3, oninput: () => this.code.refresh(),
+    this.input = element("textarea", { rows: 3, placeholder: MODES[this.mode].example,
+      oninput: () => this.code.refresh(),
       onkeydown: (event) => this.onKey(event) });
     this.inputField = field("Message", this.input, "Enter sends, Shift and Enter begin a line.");
     this.send = element("button", { type: "submit", class: "main" }, "Send");
@@ -99,6 +102,7 @@ class Chat {
   setMode(mode) {
     this.mode = mode;
     this.inputField.querySelector("label").textContent = MODES[mode].label;
+    this.input.placeholder = MODES[mode].example;
     this.options.setMode(mode);
     this.clear();
     this.code.refresh();
