@@ -1,6 +1,7 @@
 # CPU:   docker build -t quire .
 # CUDA:  docker build -t quire:cuda --build-arg VARIANT=cuda .
 # Extras of pyproject.toml, such as traces: --build-arg EXTRAS=otel
+# Without SmolLM2, 98 MB, which is served where no MODEL is given: --build-arg MODEL=bundled
 # Run:   docker run -p 8000:8000 -v quire-cache:/cache quire [MODEL] [--flag ...]
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
@@ -39,6 +40,12 @@ COPY LICENSE README.md setup.py ./
 COPY src src
 RUN pip wheel --no-deps --wheel-dir dist . \
     && pip install --no-deps dist/*.whl
+
+# In the image, so that all starts of all replicas serve the same, with a network or without.
+ARG MODEL=smollm2
+RUN if [ "$MODEL" != bundled ]; then \
+        python -m quire.server.cli.default_model /opt/quire/share/quire; \
+    fi
 
 
 FROM ${PYTHON_IMAGE}

@@ -20,6 +20,7 @@ import pytest
 from tools.requirements import requirements
 
 from quire import __version__
+from quire.server.cli import default_model
 from quire.server.cli.options import OPTIONS
 from tests.tls_files import make_tls_files
 
@@ -68,6 +69,20 @@ def test_cpu_is_the_default_and_cuda_a_build_argument() -> None:
     assert Instruction(1, "ARG", "VARIANT=cpu") in builder
     (choice,) = (each.text for each in builder if each.text.startswith("case "))
     assert re.search(r"\bcpu\).*\bcuda\).*\*\).*exit 1", choice)
+
+
+@pytest.mark.parametrize(("model", "is_there"), [("smollm2", True), ("bundled", False)])
+def test_the_default_model_is_a_build_argument(model: str, is_there: bool, tmp_path: Path) -> None:
+    builder = [each for each in instructions() if each.stage == 1]
+    (run,) = (each for each in builder if default_model.__name__ in each.text)
+    assert Instruction(1, "ARG", "MODEL=smollm2") in builder[: builder.index(run)]
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@" > "$OUT"\n')
+    (tmp_path / "python").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MODEL": model, "OUT": f"{tmp_path}/out"}
+    subprocess.run(run.text, shell=True, env=env, check=True)
+    assert (tmp_path / "out").exists() is is_there
+    folder = run.text.split(default_model.__name__)[1].split(";")[0].strip()
+    assert folder == "/opt/quire/share/quire"  # of the environment that the image copies
 
 
 @pytest.mark.parametrize("extras", ["", "otel", "otel,test"])

@@ -35,6 +35,13 @@ def test_serve_installs_what_serving_needs_and_no_more(tmp_path: Path) -> None:
     assert not re.search("test|otel", "".join(requirements()))
 
 
+@pytest.mark.parametrize(
+    ("words", "served"), [((), " "), (("MODEL=bundled", "ARGS=--port 1"), " bundled --port 1")]
+)
+def test_serve_takes_a_model(words: tuple[str, ...], served: str, tmp_path: Path) -> None:
+    assert dry_run("serve", *words, venv=tmp_path).endswith(f"{tmp_path}/bin/quire serve{served}\n")
+
+
 def test_test_adds_the_rest_once(tmp_path: Path) -> None:
     commands = dry_run("test", venv=tmp_path)
     assert installed(commands) == [".", f"{tmp_path}/requirements-test.txt"]

@@ -42,7 +42,7 @@ language: en
 
 # The model in the box
 
-A very small Llama that ships with Quire: `quire serve` without a model name serves readable text on
+A very small Llama that ships with Quire: `quire serve bundled` serves readable text on
 any machine, with no download and no GPU. It writes in the manner of Shakespeare's plays. Made by
 `tools/train_bundled_model.py`.
 

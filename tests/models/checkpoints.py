@@ -4,18 +4,27 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from quire.models.config import LayerFacts, ModelFacts
 from tests.models.families import TINY, Family, Fields
 
 SINK_STD, MIN_STD, STD = 2.0, 0.2, 0.3
+EYE: Fields = {"depth": 1, "num_heads": 2, "embed_dim": 16, "out_hidden_size": 48}
+"""Of these the part that sees takes what its configuration knows."""
 
 
 def save_checkpoint(family: Family, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     """Its numbers are large enough for every choice to matter."""
     torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(tiny_config(family))  # type: ignore[no-untyped-call]
+    config = tiny_config(family)
+    model = model_class(config).from_config(config)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "sink" in name:
@@ -24,6 +33,14 @@ def save_checkpoint(family: Family, folder: Path, dtype: torch.dtype = torch.flo
                 nn.init.normal_(parameter, std=STD)
     model.to(dtype).save_pretrained(folder)
     return folder
+
+
+def model_class(
+    config: PretrainedConfig,
+) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
+    """The class that transformers has for the text of a model, be it alone or beside images."""
+    is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
 
 
 def tiny_config(family: Family) -> PretrainedConfig:
@@ -49,6 +66,8 @@ def _with_text(usual: PretrainedConfig, fields: Fields) -> Fields:
         "num_attention_heads": 2,
         "patch_size": 8,
     }
+    known = usual.to_dict()["vision_config"] or {}
+    eye |= {name: size for name, size in EYE.items() if name in known}
     return {"text_config": text, "vision_config": eye, "mm_tokens_per_image": 4, **fields}
 
 

@@ -55,6 +55,21 @@ DENSE: Fields = {
     "initializer_range": 0.3,
 }
 PLAIN_ROPE: Fields = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+THREE_POSITIONS: Fields = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [2, 2, 2],
+    }
+}
+"""Rotary positions in time, height and width; all three are equal for text."""
+PARTIAL_POSITIONS: Fields = {
+    "rope_parameters": {
+        **THREE_POSITIONS["rope_parameters"],
+        "mrope_section": [1, 1, 1],
+        "partial_rotary_factor": 0.5,
+    }
+}
 YARN: Fields = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -278,6 +293,31 @@ SERVED = {
     "llama4, text alone": Family(
         "llama4", "chunk, full", {"text_config": {**FOUR, "attention_chunk_size": 16}}
     ),
+    "mistral3, text alone": Family(
+        "mistral3",
+        "full",
+        {
+            "text_config": {
+                "model_type": "ministral3",
+                "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.5},
+            }
+        },
+    ),
+    "aya_vision, text alone": Family("aya_vision", "full, window", {"text_config": WINDOW}),
+    "cohere2_vision, text alone": Family("cohere2_vision", "full, window", {"text_config": WINDOW}),
+    "exaone4_5, text alone": Family(
+        "exaone4_5", "full, window", {"text_config": {**WINDOW, "model_type": "exaone4"}}
+    ),
+    "kimi_k25, text alone": Family("kimi_k25", "latent", {"text_config": LATENT}),
+    **{
+        f"{name}, text alone": Family(name, "full", {"text_config": {}})
+        for name in ("internvl", "smolvlm")
+    },
+    **{
+        f"{name}, text alone": Family(name, "full", {"text_config": THREE_POSITIONS})
+        for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm46v")
+    },
+    "glm4v_moe, text alone": Family("glm4v_moe", "full", {"text_config": PARTIAL_POSITIONS}),
 }
 """By name. What follows a comma tells a variant."""
 

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
-from tests.models.checkpoints import save_checkpoint
+from tests.models.checkpoints import model_class, save_checkpoint
 from tests.models.families import SERVED
 
 STORIES = Path(__file__).parents[3] / "shared/models/stories260K"
@@ -24,7 +24,8 @@ BLOCK_SIZE = 8
 
 
 def ordinary(checkpoint: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+    kind = model_class(AutoConfig.from_pretrained(checkpoint))
+    model: PreTrainedModel = kind.from_pretrained(
         checkpoint, dtype=dtype, attn_implementation="eager"
     )
     return model

@@ -35,6 +35,7 @@ FAMILIES = {
     "longcat_flash": "two attentions in a layer",
     "minicpm3": "latent attention without experts",
     "gemma3, text alone": "the text of a model of more",
+    "qwen2_5_vl, text alone": "three positions a token, equal for text",
 }
 """By name, the mechanisms that a family stands for. Every kind of layer in tests/models/families.py
 has one at least."""

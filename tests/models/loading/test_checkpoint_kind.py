@@ -135,7 +135,8 @@ def test_a_repository_of_another_format_is_named(
 def test_the_tables_are_those_of_transformers() -> None:
     causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    assert set(causal) >= TEXT_PARTS
+    images = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    assert {*causal, *images} >= TEXT_PARTS
     assert set(masked) >= ENCODERS
     for_masks = {name for name, kind in masked.items() if kind.endswith("ForMaskedLM")}
     assert for_masks - ENCODERS == {"modernvbert", "perceiver", "reformer", "ultravbert"}

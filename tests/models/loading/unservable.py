@@ -99,10 +99,10 @@ UNSERVABLE = {
         vision_config=EYE,
         text_config=LLAMA,
     ),
-    "qwen2.5-vl": _other(
-        f"{SENSES} (Qwen2_5_VLForConditionalGeneration)",
-        "Qwen2_5_VLForConditionalGeneration",
-        "qwen2_5_vl",
+    "paligemma, without a text part": _other(
+        f"{SENSES} (PaliGemmaForConditionalGeneration)",
+        "PaliGemmaForConditionalGeneration",
+        "paligemma",
         vision_config=EYE,
         **{name: value for name, value in LLAMA.items() if name.startswith(("h", "i", "n", "max"))},
     ),
@@ -121,8 +121,8 @@ UNSERVABLE = {
 
 UNSERVABLE_LATER = {
     "vit": _other("vit models are not supported: transformers has no causal", "", "vit"),
-    "qwen2.5-vl without an eye": _other(
-        "qwen2_5_vl models are not supported: transformers has no causal", "", "qwen2_5_vl"
+    "paligemma without an eye": _other(
+        "paligemma models are not supported: transformers has no causal", "", "paligemma"
     ),
     "a zero of another name": Unservable(
         "divided by a field that is 0, one of no_rope_layer_interval",

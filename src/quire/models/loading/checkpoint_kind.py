@@ -28,8 +28,12 @@ TEXT_PARTS = frozenset(
     | {"gemma4_unified_assistant", "got_ocr2", "llama4", "mllama", "moshi", "musicgen"}
     | {"moss_transcribe_diarize", "musicgen_melody", "phi4_multimodal", "qwen3_5", "qwen3_5_moe"}
     | {"qwen4_exp"}
+    | {"aya_vision", "cohere2_vision", "exaone4_5", "glm46v", "glm4v", "glm4v_moe"}
+    | {"internvl", "kimi_k25", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"}
+    | {"qwen3_vl_moe", "smolvlm"}
 )
-"""Models of more than text whose language model transformers loads by itself."""
+"""Models of more than text whose language model is served: transformers loads it by itself, or the
+whole, as which its weights are named."""
 ENCODERS = frozenset(
     {"albert", "bert", "big_bird", "camembert", "convbert", "data2vec-text", "deberta"}
     | {"deberta-v2", "distilbert", "electra", "ernie", "esm", "esmc", "eurobert", "fnet", "funnel"}

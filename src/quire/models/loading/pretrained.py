@@ -21,11 +21,14 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
-from quire.models.loading.checkpoint_kind import has_head, zero_fields
+from quire.models.loading.checkpoint_kind import TEXT_PARTS, has_head, zero_fields
 from quire.models.loading.end_tokens import end_tokens
 from quire.models.loading.state_dict import lazy_state
 from quire.models.loading.stored_tensors import FLOATS, StoredTensor
@@ -69,6 +72,7 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
             folder, trust_remote_code=trust_remote_code
         )
     _leave_quantisation_out(config)
+    _add_text_part(config)
     if not trust_remote_code and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(
             config.model_type, "transformers has no causal language model of this type"
@@ -85,6 +89,15 @@ def _leave_quantisation_out(config: PretrainedConfig) -> None:
     for part in (config, config.get_text_config()):
         if hasattr(part, "quantization_config"):
             del part.quantization_config
+
+
+def _add_text_part(config: PretrainedConfig) -> None:
+    """Let `AutoModelForCausalLM` load a model of images and text whose text alone is served, where
+    transformers has no class for that."""
+    kind, images = type(config), MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if config.model_type in TEXT_PARTS and kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        if kind in images:
+            AutoModelForCausalLM.register(kind, images[kind], exist_ok=True)
 
 
 def read_encoder_config(folder: Path) -> PretrainedConfig:

@@ -112,5 +112,5 @@ def _weight_bytes(
         tensors,
         dtype_bytes=dtype_bytes,
         num_layers=config.num_hidden_layers,
-        is_tied=bool(config.tie_word_embeddings),
+        is_tied=bool(getattr(config, "tie_word_embeddings", False)),  # of text beside images: none
     )

@@ -211,6 +211,14 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
+def _ready_text(service: Service, url: str) -> str:
+    loaded = [model for model in service.models if model.is_loaded]
+    startup_s = loaded[0].startup_s if loaded else {}
+    tokenizer = service.models[0].tokenizer
+    is_chat = tokenizer is not None and tokenizer.template is not None
+    return ready_text(service.config, url, startup_s, is_chat=is_chat)
+
+
 async def serve(
     config: ServerConfig,
     listener: socket.socket,
@@ -232,12 +240,7 @@ async def serve(
         gc.collect()
         gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
-        loaded = [model for model in service.models if model.is_loaded]
-        startup_s = loaded[0].startup_s if loaded else {}
-        tokenizer = service.models[0].tokenizer
-        is_chat = tokenizer is not None and tokenizer.template is not None
-        url = local_url_of(listener, config.scheme)
-        logger.info("%s", ready_text(config, url, startup_s, is_chat=is_chat))
+        logger.info("%s", _ready_text(service, local_url_of(listener, config.scheme)))
 
     def stop() -> None:
         server.should_exit = True
