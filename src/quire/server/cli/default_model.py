@@ -162,7 +162,9 @@ def _download(folder: Path) -> Path:
         raise Unavailable(f"pip took over {FETCH_TIMEOUT_S:.0f} s") from None
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        raise Unavailable(f"pip: {_last_error(done.stderr) or f'exit code {done.returncode}'}")
+        reached = "; the index cannot be reached" if "Retrying" in done.stderr else ""
+        error = _last_error(done.stderr) or f"exit code {done.returncode}"
+        raise Unavailable(f"pip: {error}{reached}")
     return wheels[0]
 
 
