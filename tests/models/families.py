@@ -54,18 +54,13 @@ DENSE: Fields = {
     "max_position_embeddings": 128,
     "initializer_range": 0.3,
 }
-PLAIN_ROPE: Fields = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-THREE_POSITIONS: Fields = {
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "mrope_section": [2, 2, 2],
-    }
-}
+DEFAULT_ROPE: Fields = {"rope_type": "default", "rope_theta": 10000.0}
+PLAIN_ROPE: Fields = {"rope_parameters": DEFAULT_ROPE}
+THREE_POSITIONS: Fields = {"rope_parameters": {**DEFAULT_ROPE, "mrope_section": [2, 2, 2]}}
 """Rotary positions in time, height and width; all three are equal for text."""
 PARTIAL_POSITIONS: Fields = {
     "rope_parameters": {
-        **THREE_POSITIONS["rope_parameters"],
+        **DEFAULT_ROPE,
         "mrope_section": [1, 1, 1],
         "partial_rotary_factor": 0.5,
     }
