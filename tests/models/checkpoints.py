@@ -16,7 +16,7 @@ from quire.models.config import LayerFacts, ModelFacts
 from tests.models.families import TINY, Family, Fields
 
 SINK_STD, MIN_STD, STD = 2.0, 0.2, 0.3
-EYE: Fields = {"depth": 1, "num_heads": 2, "embed_dim": 16, "out_hidden_size": 48}
+EYE = {"depth": 1, "num_heads": 2, "embed_dim": 16, "out_hidden_size": 48}
 """Of these the part that sees takes what its configuration knows."""
 
 
