@@ -139,7 +139,7 @@ def catches(pid: int, sent: signal.Signals) -> bool:
 
 def test_what_the_engine_cannot_have_is_said_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "quire.server.cli", "serve", "toy", "--device", "cuda:99"]
+        [sys.executable, "-m", "quire.server.cli", "serve", "bundled", "--device", "cuda:99"]
         + ["--port", "0"],
         capture_output=True,
         text=True,
