@@ -1,12 +1,13 @@
 """The tensors of a folder's safetensors files, which stay in the mapped files."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from quire.models.config import CheckpointError
 from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
 from quire.models.loading.stored_tensors import files_of
 
@@ -19,6 +20,20 @@ def opened_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():
                 yield name, opened.get_tensor(name)
+
+
+def contents_of(folder: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Return the bytes of those tensors. Raises CheckpointError."""
+    if not names:
+        return {}
+    found: dict[str, bytes] = {}
+    try:
+        for name, tensor in opened_tensors(folder):
+            if name in names:
+                found[name] = bytes(tensor.flatten().view(torch.uint8).tolist())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
+    return found
 
 
 def as_loaded(tensor: Tensor, dtype: torch.dtype) -> Tensor:

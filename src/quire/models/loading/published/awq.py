@@ -46,7 +46,7 @@ class AwqFormat:
         module, _, part = name.rpartition(".")
         return Place(f"{module}.weight", part) if part in PARTS else None
 
-    def shape(self, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
+    def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         dtypes = {"qweight": ("I32",), "qzeros": ("I32",), "scales": HALVES}
         shapes = shapes_of(parts, dtypes)
         if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
@@ -59,7 +59,7 @@ class AwqFormat:
             raise Unread(f"its {num_columns} columns are not {num_groups} groups")
         return num_rows, num_columns
 
-    def unpacked(self, parts: Parts) -> GroupedWeight:
+    def unpacked(self, weight: str, parts: Parts) -> GroupedWeight:
         numbers, zeros = _rows(parts["qweight"]), _rows(parts["qzeros"]).to(torch.int16)
         return from_zero_points(numbers.T, parts["scales"].float().T, zeros.T, NUM_BITS)
 

@@ -49,7 +49,7 @@ class GptqFormat:
         module, _, part = name.rpartition(".")
         return Place(f"{module}.weight", part) if part in PARTS else None
 
-    def shape(self, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
+    def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         dtypes = {"qweight": ("I32",), "qzeros": ("I32",), "scales": HALVES}
         if "g_idx" in parts:
             dtypes["g_idx"] = ("I32",)
@@ -67,7 +67,7 @@ class GptqFormat:
             raise Unread(f"its {num_columns} columns are not {num_groups} groups")
         return num_rows, num_columns
 
-    def unpacked(self, parts: Parts) -> GroupedWeight | Tensor:
+    def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
         numbers = unpacked_bits(parts["qweight"].T, self.num_bits)
         scales = parts["scales"].float()
         zeros = unpacked_bits(parts["qzeros"], self.num_bits).to(torch.int16) + self.zero_shift

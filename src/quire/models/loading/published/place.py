@@ -28,6 +28,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "awq": "quire.models.loading.published.awq:awq_format",
         "gptq": "quire.models.loading.published.gptq:gptq_format",
+        "mlx": "quire.models.loading.published.mlx:mlx_format",
     }
 )
 """The formats that are read: for each method, what makes a `PublishedFormat` of its settings."""
@@ -69,11 +70,13 @@ def quantisation_of(folder: Path) -> Quantisation | None:
 def stated_quantisation(config: Config) -> Quantisation | None:
     """Return how weights were quantised by a configuration, or None if they were not."""
     for _, part in language_parts(config):
+        # MLX repeats its settings as quantization_config, without a method, or leaves there what
+        # the weights had been that it was given.
+        if "bits" in as_object(part.get("quantization")):
+            return Quantisation("mlx", as_object(part["quantization"]))
         stated = part.get("quantization_config") or part.get("compression_config")
         if isinstance(stated, dict) and stated:
             return Quantisation(_method(stated), stated)
-        if "bits" in as_object(part.get("quantization")):
-            return Quantisation("mlx", as_object(part["quantization"]))
     return None
 
 

@@ -24,18 +24,21 @@ class Unread(ValueError):
 
 
 class PartOutline(NamedTuple):
-    """The dtype of a stored tensor, as safetensors names it, and its shape."""
+    """The dtype of a stored tensor, as safetensors names it, and its shape; its bytes where the
+    format needs them beforehand."""
 
     dtype: str
     shape: tuple[int, ...]
+    content: bytes = b""
 
 
 class Place(NamedTuple):
     """The weight that a stored tensor belongs to, by its name in transformers, and the part of it
-    that it is."""
+    that it is. `is_telling`: the shape of the weight depends on its bytes, which are few."""
 
     weight: str
     part: str
+    is_telling: bool = False
 
 
 class PublishedFormat(Protocol):
@@ -47,13 +50,14 @@ class PublishedFormat(Protocol):
         A weight of one part alone that is called like itself is one as it is, too.
         """
 
-    def shape(self, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
-        """Return the shape of a weight by those of its parts. Raises Unread for parts that are
-        missing, too many, or do not fit each other: afterwards `weight` cannot fail."""
+    def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
+        """Return the shape of the weight of that name by those of its parts. Raises Unread for
+        parts that are missing, too many, or do not fit each other: afterwards `unpacked` cannot
+        fail."""
         ...
 
-    def unpacked(self, parts: Parts) -> GroupedWeight | Tensor:
-        """Return the weight, in small integers or else in float32."""
+    def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
+        """Return the weight of that name, in small integers or else in float32."""
         ...
 
 

@@ -42,3 +42,17 @@ def refuse_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> 
     """Raise Unread for a part of another shape than that which the others ask for."""
     if found != wanted:
         raise Unread(f"its {name} is {list(found)}, must be {list(wanted)}")
+
+
+def refuse_others(parts: Collection[str], known: Collection[str]) -> None:
+    """Raise Unread for a part that the others leave no use for."""
+    for name in parts:
+        if name not in known:
+            raise Unread(f"its {name} is one part too many")
+
+
+def refuse_flat(shapes: Mapping[str, tuple[int, ...]], *names: str) -> None:
+    """Raise Unread for parts that are no matrices."""
+    for name in names:
+        if len(shapes[name]) != 2:
+            raise Unread(f"its {name} is {list(shapes[name])}, must be a matrix")

@@ -2,6 +2,7 @@
 transformers has for them."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TypeVar
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from quire.models.config import CheckpointError
 from quire.models.layers.lazy_weight import LazyWeight
-from quire.models.loading.opened_tensors import as_loaded, opened_tensors
+from quire.models.loading.opened_tensors import as_loaded, contents_of, opened_tensors
 from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
     PartOutline,
@@ -24,6 +25,8 @@ from quire.models.loading.stored_tensors import FLOATS, QUANTISED, StoredTensor,
 
 PLAIN = ""
 """The part that a weight is which is stored as it is."""
+MAX_TELLING_BYTES = 4096
+"""A part that tells of the others is no larger."""
 Part = TypeVar("Part")
 
 
@@ -50,8 +53,10 @@ def whole_tensors(folder: Path, stored: Iterable[StoredTensor]) -> tuple[StoredT
     tensors = tuple(stored)
     if form is None:
         return tensors
+    contents = contents_of(folder, _telling(folder, form, tensors))
     found = _by_weight(form, ((tensor.name, tensor) for tensor in tensors))
-    return tuple(_whole(folder, form, name, parts) for name, parts in found.items())
+    whole = partial(_whole, folder, form, contents)
+    return tuple(whole(name, parts) for name, parts in found.items())
 
 
 def read_published(folder: Path, form: PublishedFormat, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -65,7 +70,8 @@ def read_published(folder: Path, form: PublishedFormat, dtype: torch.dtype) -> d
             state[name] = as_loaded(parts[PLAIN], dtype)
             continue
         shape = torch.Size(shapes[name])
-        state[name] = LazyWeight(PublishedWeight(shape, dtype, parts, form.unpacked))
+        unpacked = partial(form.unpacked, name)
+        state[name] = LazyWeight(PublishedWeight(shape, dtype, parts, unpacked))
     return state
 
 
@@ -84,14 +90,39 @@ def _by_weight(
     return found
 
 
+def _telling(
+    folder: Path, form: PublishedFormat, tensors: Iterable[StoredTensor]
+) -> frozenset[str]:
+    """Return the names of the tensors whose bytes tell of others. Raises CheckpointError."""
+    names = set()
+    for tensor in tensors:
+        place = form.place(tensor.name)
+        if place is None or not place.is_telling:
+            continue
+        if tensor.num_bytes > MAX_TELLING_BYTES:
+            raise CheckpointError(
+                f"{folder} holds {tensor.name} of {tensor.num_bytes} bytes, of which Quire reads "
+                f"at most {MAX_TELLING_BYTES}"
+            )
+        names.add(tensor.name)
+    return frozenset(names)
+
+
 def _whole(
-    folder: Path, form: PublishedFormat, name: str, parts: Mapping[str, StoredTensor]
+    folder: Path,
+    form: PublishedFormat,
+    contents: Mapping[str, bytes],
+    name: str,
+    parts: Mapping[str, StoredTensor],
 ) -> StoredTensor:
     try:
         if parts.keys() == {PLAIN}:
             return _plain(parts[PLAIN])
-        outlines = {part: PartOutline(each.dtype, each.shape) for part, each in parts.items()}
-        shape = form.shape(outlines)
+        outlines = {
+            part: PartOutline(each.dtype, each.shape, contents.get(each.name, b""))
+            for part, each in parts.items()
+        }
+        shape = form.shape(name, outlines)
     except Unread as error:
         raise CheckpointError(f"{folder} holds {name}, which is not read: {error}") from error
     num_bytes = sum(each.num_bytes for each in parts.values())

@@ -1,0 +1,46 @@
+"""Checkpoints that the formats' own libraries wrote (`writers/`, `fixtures/README.md`): the weights
+that the libraries make whole of them, and the tokens that models of these say."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from quire.models.layers.lazy_weight import widened
+from tests.engine.test_fidelity import build, texts_of
+from tests.models.driver import load
+
+FIXTURES = Path(__file__).parent / "fixtures"
+ROWS_APART = 4
+"""Of each weight every fourth row is kept."""
+FLOAT32 = 2.0**-24
+"""The rounding of one operation."""
+ROUNDINGS = {"mlx": 0}
+"""In float32, by which the library's order of multiplying differs from ours."""
+TOGETHER = 8
+"""Requests for each prompt: so many that some are preempted."""
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_weights_are_those_of_the_library(name: str) -> None:
+    reference = load_file(FIXTURES / name / "reference.safetensors")
+    parameters = dict(load(FIXTURES / name).module.named_parameters())
+    kept = reference.keys() - {"prompts", "tokens"}
+    assert len(kept) >= 7
+    for each in kept:
+        expected, found = reference[each], widened(parameters[each])[::ROWS_APART]
+        if ROUNDINGS[name]:
+            within = ROUNDINGS[name] * FLOAT32
+            torch.testing.assert_close(found, expected, rtol=within, atol=0.0)
+        else:
+            assert torch.equal(found, expected), each
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_the_engine_says_what_the_library_says(name: str) -> None:
+    """Requests that come together are cut into chunks and preempted."""
+    reference = load_file(FIXTURES / name / "reference.safetensors")
+    prompts, tokens = reference["prompts"].tolist(), reference["tokens"].tolist()
+    texts = texts_of(build(FIXTURES / name), prompts * TOGETHER)
+    assert [text[: len(tokens[0])] for text in texts] == tokens * TOGETHER
