@@ -16,7 +16,13 @@ ROWS_APART = 4
 """Of each weight every fourth row is kept."""
 FLOAT32 = 2.0**-24
 """The rounding of one operation."""
-ROUNDINGS = {"mlx": 0}
+ROUNDINGS = {
+    "bitsandbytes-fp4": 0,
+    "bitsandbytes-int8": 4,
+    "bitsandbytes-nf4": 0,
+    "mlx": 0,
+    "torchao": 0,
+}
 """In float32, by which the library's order of multiplying differs from ours."""
 TOGETHER = 8
 """Requests for each prompt: so many that some are preempted."""

@@ -27,8 +27,10 @@ METHODS: Mapping[str, str] = MappingProxyType(
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "awq": "quire.models.loading.published.awq:awq_format",
+        "bitsandbytes": "quire.models.loading.published.bitsandbytes:bitsandbytes_format",
         "gptq": "quire.models.loading.published.gptq:gptq_format",
         "mlx": "quire.models.loading.published.mlx:mlx_format",
+        "torchao": "quire.models.loading.published.torchao:torchao_format",
     }
 )
 """The formats that are read: for each method, what makes a `PublishedFormat` of its settings."""

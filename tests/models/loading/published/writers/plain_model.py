@@ -1,6 +1,6 @@
 """Write the tiny Llama that the fixtures are quantised from, in bfloat16.
 
-python -m tests.models.loading.published.writers.plain_model FOLDER
+python plain_model.py FOLDER
 """
 
 import sys
