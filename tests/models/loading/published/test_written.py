@@ -17,6 +17,8 @@ ROWS_APART = 4
 FLOAT32 = 2.0**-24
 """The rounding of one operation."""
 ROUNDINGS = {
+    "auto-round": 0,
+    "auto-round-awq": 0,
     "bitsandbytes-fp4": 0,
     "bitsandbytes-int8": 4,
     "bitsandbytes-nf4": 0,

@@ -1,7 +1,8 @@
-"""GPTQ: integers of 2, 4 or 8 bits with a scale and a zero point for each group of columns, by
-arXiv 2210.17323, as AutoGPTQ and GPTQModel store them.
+"""GPTQ: integers of 2, 3, 4 or 8 bits with a scale and a zero point for each group of columns, by
+arXiv 2210.17323, as AutoGPTQ and GPTQModel store them. Each weight has the bits that its words
+show: settings may give some weights others.
 
-    qweight   [K x bits / 32, N] int32: words of columns that follow each other
+    qweight   [K x bits / 32, N] int32: words of columns that follow each other, across words
     qzeros    [G, N x bits / 32] int32: words of rows; each less one in the older layout
     scales    [G, N] float16 or bfloat16
     g_idx     [K] int32: the group of each column, where columns were put in an order
@@ -10,7 +11,7 @@ W = (qweight - qzeros) x scales, transposed. A weight whose columns were put in 
 float32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,10 +30,10 @@ from quire.models.loading.published.settings import (
     refuse_other,
     refuse_shape,
     shapes_of,
-    whole,
 )
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
+BITS = (2, 3, 4, 8)
 HALVES = ("F16", "BF16", "F32")
 OLDER, NEWER = "gptq", "gptq_v2"
 """Layouts: zero points are stored less one, or as they are."""
@@ -40,9 +41,9 @@ OLDER, NEWER = "gptq", "gptq_v2"
 
 @dataclass(frozen=True, slots=True)
 class GptqFormat:
-    """`num_bits` of each number; `zero_shift` is what a stored zero point lacks."""
+    """`bits` are those that a weight may have; `zero_shift` is what a stored zero point lacks."""
 
-    num_bits: int
+    bits: Collection[int]
     zero_shift: int
 
     def place(self, name: str) -> Place | None:
@@ -56,11 +57,15 @@ class GptqFormat:
         shapes = shapes_of(parts, dtypes)
         if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
             raise Unread("its qweight and scales must be matrices")
-        per_word = WORD_BITS // self.num_bits
-        num_columns, num_rows = shapes["qweight"][0] * per_word, shapes["qweight"][1]
+        num_bits = _num_bits(shapes["qzeros"], shapes["scales"])
+        if num_bits not in self.bits:
+            read = ", ".join(map(str, self.bits))
+            raise Unread(f"its qzeros are {num_bits or 'no whole'} bits each, must be {read}")
+        num_columns, num_rows = shapes["qweight"][0] * WORD_BITS // num_bits, shapes["qweight"][1]
         num_groups = shapes["scales"][0]
         refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
-        refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows // per_word))
+        refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows * num_bits // WORD_BITS))
+        refuse_shape("qweight", shapes["qweight"], (num_columns * num_bits // WORD_BITS, num_rows))
         if "g_idx" in shapes:
             refuse_shape("g_idx", shapes["g_idx"], (num_columns,))
         elif num_columns % num_groups:
@@ -68,26 +73,25 @@ class GptqFormat:
         return num_rows, num_columns
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
-        numbers = unpacked_bits(parts["qweight"].T, self.num_bits)
+        num_bits = _num_bits(parts["qzeros"].shape, parts["scales"].shape)
+        numbers = unpacked_bits(parts["qweight"].T, num_bits)
         scales = parts["scales"].float()
-        zeros = unpacked_bits(parts["qzeros"], self.num_bits).to(torch.int16) + self.zero_shift
+        zeros = unpacked_bits(parts["qzeros"], num_bits).to(torch.int16) + self.zero_shift
         group_size = -(-numbers.shape[1] // len(scales))
         groups = parts.get("g_idx")
         if groups is not None and not _are_in_order(groups, group_size):
             each = groups.long()
             return (numbers.to(torch.int16) - zeros[each].T).float() * scales[each].T
-        return from_zero_points(numbers, scales.T, zeros.T, self.num_bits)
+        return from_zero_points(numbers, scales.T, zeros.T, num_bits)
 
 
 def gptq_format(settings: Settings) -> GptqFormat:
     """Return the format by a checkpoint's settings. Raises Unread."""
-    refuse_other(settings, "bits", (2, 4, 8))
+    refuse_other(settings, "bits", BITS)
     refuse_other(settings, "checkpoint_format", (OLDER, NEWER))
     refuse_other(settings, "pack_dtype", ("int32",))
-    if settings.get("dynamic"):
-        raise Unread("whose dynamic gives some weights settings of their own")
     is_older = settings.get("checkpoint_format") in (None, OLDER)
-    return GptqFormat(whole(settings, "bits"), 1 if is_older else 0)
+    return GptqFormat(BITS, 1 if is_older else 0)
 
 
 def from_zero_points(
@@ -106,6 +110,13 @@ def from_zero_points(
         None if bool((zeros == half).all()) else offsets.contiguous(),
         num_bits,
     )
+
+
+def _num_bits(zeros: Sequence[int], scales: Sequence[int]) -> int:
+    """Return the bits of each zero point, of as many as there are scales; 0 where these are none
+    or no whole number."""
+    bits, left = divmod(zeros[-1] * WORD_BITS, scales[-1]) if zeros and scales[-1] else (0, 0)
+    return 0 if left else bits
 
 
 def _are_in_order(groups: Tensor, group_size: int) -> bool:

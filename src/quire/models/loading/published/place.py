@@ -14,6 +14,7 @@ Config = Mapping[str, object]
 
 METHODS: Mapping[str, str] = MappingProxyType(
     {
+        "auto-round": "AutoRound",
         "gptq": "GPTQ",
         "awq": "AWQ",
         "fp8": "FP8",
@@ -26,6 +27,7 @@ METHODS: Mapping[str, str] = MappingProxyType(
 """The usual names of `quant_method`s; others are named as the checkpoint does."""
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
+        "auto-round": "quire.models.loading.published.auto_round:auto_round_format",
         "awq": "quire.models.loading.published.awq:awq_format",
         "bitsandbytes": "quire.models.loading.published.bitsandbytes:bitsandbytes_format",
         "gptq": "quire.models.loading.published.gptq:gptq_format",
