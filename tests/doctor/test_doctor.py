@@ -22,6 +22,7 @@ from quire.models.native import library
 from quire.server.cli.settings import read_config
 from tests.models.loading.unservable import UNSERVABLE, write_unservable
 
+FIXTURES = Path(__file__).parents[1] / "models/loading/published/fixtures"
 NOBODY = "http://127.0.0.1:9"
 """Nothing listens there."""
 
@@ -154,6 +155,14 @@ def test_a_model_is_told_with_its_kernels_and_cost() -> None:
     assert "in one call" in found["layers"].text
     assert found["memory"].figures["weight_bytes"] > 2**20
     assert found["speed"].figures["floor_ms"] > 0
+
+
+def test_how_weights_were_quantised_is_told() -> None:
+    found = model_findings_of(str(FIXTURES / "mlx"))
+    assert {each.level for each in found.values()} == {Level.OK}
+    assert found["format"].text == (
+        "weights are quantised: MLX (4 bits), 16 of 21 weights, 5.7 bits a number"
+    )
 
 
 def test_a_model_that_does_not_fit_is_told_what_would() -> None:

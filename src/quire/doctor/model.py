@@ -23,10 +23,22 @@ def model_findings(name: str, config: EngineConfig) -> Iterator[Finding]:
         if is_encoder(folder):
             yield ok("model", f"{name} is an encoder: it gives embeddings or scores, no text")
             return
+        yield from _format_findings(folder)
         yield from _code_findings(folder)
         yield from _plan_findings(name, config)
     except (CheckpointError, UnsupportedModel) as error:
         yield fail("model", str(error), OTHER_CHECKPOINT)
+
+
+def _format_findings(folder: Path) -> Iterator[Finding]:
+    """Yield how weights were quantised before they were published, where they were. Raises
+    CheckpointError for those that are not read."""
+    from quire.models.loading.published.description import describe_published
+    from quire.models.loading.weight_files import read_headers
+
+    quantised = describe_published(folder, read_headers(folder))
+    if quantised is not None:
+        yield ok("format", f"weights are quantised: {quantised}")
 
 
 def _code_findings(folder: Path) -> Iterator[Finding]:

@@ -102,7 +102,7 @@ def test_trusted_code_may_call_its_model_what_it_likes(tmp_path: Path) -> None:
     [
         UNSERVABLE["hqq"],
         Unservable(
-            "whose bits is 3", {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 3}}
+            "whose bits is 5", {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 5}}
         ),
     ],
 )

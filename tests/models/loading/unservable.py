@@ -52,12 +52,12 @@ JUDGE = "a reward or classification head"
 
 UNSERVABLE = {
     "fp8": _quantised("FP8", quant_method="fp8", weight_block_size=[128, 128]),
-    "bitsandbytes": _quantised("bitsandbytes", quant_method="bitsandbytes", load_in_4bit=True),
-    "bitsandbytes, old": _quantised("bitsandbytes", load_in_8bit=True),
     "compressed-tensors": _quantised("compressed-tensors", quant_method="compressed-tensors"),
     "mxfp4": _quantised("MXFP4", quant_method="mxfp4"),
     "hqq": _quantised("hqq", quant_method="hqq"),
-    "mlx": _llama("quantised with MLX (4 bits)", quantization={"group_size": 64, "bits": 4}),
+    "mlx": _llama(
+        "quantised with MLX (7 bits), whose bits is 7", quantization={"group_size": 64, "bits": 7}
+    ),
     "quantised within": Unservable(
         "quantised with FP8",
         {

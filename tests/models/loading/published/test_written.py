@@ -19,9 +19,11 @@ FLOAT32 = 2.0**-24
 ROUNDINGS = {
     "auto-round": 0,
     "auto-round-awq": 0,
+    "awq": 0,
     "bitsandbytes-fp4": 0,
     "bitsandbytes-int8": 4,
     "bitsandbytes-nf4": 0,
+    "gptq": 0,
     "mlx": 0,
     "torchao": 0,
 }

@@ -2,10 +2,11 @@
 that a format stores, and what these stand for is the model to compare with."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -85,6 +86,22 @@ def check_loaded(published: Published) -> None:
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         assert torch.equal(widened(found[name]), weight), name
+
+
+def random(weight: Tensor, shape: Sequence[int], limit: int) -> Tensor:
+    """Return whole numbers below `limit`, others for each weight and limit."""
+    seed = int(weight.abs().sum() * 1000) + limit
+    return torch.randint(0, limit, tuple(shape), generator=torch.Generator().manual_seed(seed))
+
+
+def in_words(numbers: Tensor, num_bits: int, order: Sequence[int] | None = None) -> Tensor:
+    """Return [A, B] as words [A, B x bits / 32] of int32: one long run of bits in each row, the
+    first number in the lowest ones; `order` is that of the numbers of each word."""
+    if order is not None:
+        numbers = numbers.view(len(numbers), -1, len(order))[..., list(order)].flatten(1)
+    bits = numbers.numpy().astype(np.uint8)[..., None] >> np.arange(num_bits, dtype=np.uint8) & 1
+    rows = np.packbits(bits.reshape(len(numbers), -1), axis=1, bitorder="little")
+    return torch.from_numpy(rows).view(torch.int32)
 
 
 def _matrices(state: Mapping[str, Tensor]) -> Iterator[str]:

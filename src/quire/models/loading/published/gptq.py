@@ -57,13 +57,13 @@ class GptqFormat:
         shapes = shapes_of(parts, dtypes)
         if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
             raise Unread("its qweight and scales must be matrices")
-        num_bits = _num_bits(shapes["qzeros"], shapes["scales"])
+        num_groups, num_rows = shapes["scales"][0], shapes["qweight"][1]
+        refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
+        num_bits = _num_bits(shapes["qzeros"], num_rows)
         if num_bits not in self.bits:
             read = ", ".join(map(str, self.bits))
             raise Unread(f"its qzeros are {num_bits or 'no whole'} bits each, must be {read}")
-        num_columns, num_rows = shapes["qweight"][0] * WORD_BITS // num_bits, shapes["qweight"][1]
-        num_groups = shapes["scales"][0]
-        refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
+        num_columns = shapes["qweight"][0] * WORD_BITS // num_bits
         refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows * num_bits // WORD_BITS))
         refuse_shape("qweight", shapes["qweight"], (num_columns * num_bits // WORD_BITS, num_rows))
         if "g_idx" in shapes:
@@ -73,7 +73,7 @@ class GptqFormat:
         return num_rows, num_columns
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
-        num_bits = _num_bits(parts["qzeros"].shape, parts["scales"].shape)
+        num_bits = _num_bits(parts["qzeros"].shape, parts["qweight"].shape[1])
         numbers = unpacked_bits(parts["qweight"].T, num_bits)
         scales = parts["scales"].float()
         zeros = unpacked_bits(parts["qzeros"], num_bits).to(torch.int16) + self.zero_shift
@@ -112,10 +112,9 @@ def from_zero_points(
     )
 
 
-def _num_bits(zeros: Sequence[int], scales: Sequence[int]) -> int:
-    """Return the bits of each zero point, of as many as there are scales; 0 where these are none
-    or no whole number."""
-    bits, left = divmod(zeros[-1] * WORD_BITS, scales[-1]) if zeros and scales[-1] else (0, 0)
+def _num_bits(zeros: Sequence[int], num_rows: int) -> int:
+    """Return the bits of each zero point by the shape of their words; 0 for no whole number."""
+    bits, left = divmod(zeros[-1] * WORD_BITS, num_rows) if zeros and num_rows else (0, 0)
     return 0 if left else bits
 
 

@@ -82,7 +82,7 @@ class MlxFormat:
         refuse_flat(shapes, *shapes)
         num_rows, num_words = shapes["weight"]
         num_groups = num_words * WORD_BITS // (num_bits * group_size)
-        for name in shapes.keys() - {"weight"}:
+        for name in tuple(shapes)[1:]:
             refuse_shape(name, shapes[name], (num_rows, num_groups))
         num_columns = num_groups * group_size
         refuse_shape("weight", (num_rows, num_words), (num_rows, num_columns * num_bits // 32))

@@ -60,12 +60,14 @@ class TorchAoFormat:
         shapes = shapes_of(parts, dtypes)
         refuse_others(parts, (*dtypes, *UNUSED))
         refuse_flat(shapes, "qdata")
+        if is_packed:
+            found = _packed_shape(shapes)
+        else:
+            found = shapes["qdata"]
+            _refuse_uneven(found, shapes["scale"])
         if "zero_point" in shapes:
             refuse_shape("zero_point", shapes["zero_point"], shapes["scale"])
-        if is_packed:
-            return _packed_shape(shapes)
-        _refuse_uneven(shapes["qdata"], shapes["scale"])
-        return shapes["qdata"]
+        return found
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
         qdata, scale = parts["qdata"], parts["scale"].float()

@@ -1,6 +1,7 @@
 """The weights of a checkpoint that was quantised before it was published, by the names that
 transformers has for them."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from quire.models.config import CheckpointError
 from quire.models.layers.lazy_weight import LazyWeight
 from quire.models.loading.opened_tensors import as_loaded, contents_of, opened_tensors
+from quire.models.loading.published.description import describe_published
 from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
     PartOutline,
@@ -22,6 +24,8 @@ from quire.models.loading.published.published_format import (
     Unread,
 )
 from quire.models.loading.stored_tensors import FLOATS, QUANTISED, StoredTensor, stored_tensors
+
+logger = logging.getLogger(__name__)
 
 PLAIN = ""
 """The part that a weight is which is stored as it is."""
@@ -63,7 +67,9 @@ def read_published(folder: Path, form: PublishedFormat, dtype: torch.dtype) -> d
     """Return the weights of a folder in `dtype`: what was quantised, and matrices of 16 bits for
     float32, as `LazyWeight`. The parts of a weight may lie in several files. Raises
     CheckpointError."""
-    shapes = {whole.name: whole.shape for whole in whole_tensors(folder, stored_tensors(folder))}
+    tensors = whole_tensors(folder, stored_tensors(folder))
+    logger.info("weights are quantised: %s", describe_published(folder, tensors))
+    shapes = {whole.name: whole.shape for whole in tensors}
     state: dict[str, Tensor] = {}
     for name, parts in _by_weight(form, opened_tensors(folder)).items():
         if parts.keys() == {PLAIN}:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+PARTS = ("qweight", "qzeros", "scales")
 GROUP_SIZE = 32
 OWN_BITS = {"k_proj": 3, "o_proj": 2, "gate_proj": 5, "up_proj": 6, "down_proj": 8}
 KEPT = {"model.layers.1.mlp.up_proj": {"bits": 16}}
@@ -76,7 +77,9 @@ def main() -> None:
         for each in stored:
             module, _, part = each.rpartition(".")
             if part == "qweight":
-                parts = {each: stored[f"{module}.{each}"] for each in ("qweight", "qzeros", "scales")}
+                parts = {
+                    each: stored[f"{module}.{each}"] for each in ("qweight", "qzeros", "scales")
+                }
                 weights[f"{module}.weight"] = whole(parts, "awq" in kind).contiguous()
         config = json.loads((folder / "config.json").read_text())
         assert config["quantization_config"]["packing_format"] == kind

@@ -75,7 +75,9 @@ def main() -> None:
     model.load_weights(list(weights.items()), strict=False)
     kept = {name: weight[::ROWS_APART] for name, weight in weights.items()}
     kept["tokens"] = mx.array([continued(model, prompt) for prompt in PROMPTS])
-    mx.save_safetensors(str(folder / "reference.safetensors"), {**kept, "prompts": mx.array(PROMPTS)})
+    mx.save_safetensors(
+        str(folder / "reference.safetensors"), {**kept, "prompts": mx.array(PROMPTS)}
+    )
     (folder / "model.safetensors.index.json").unlink(missing_ok=True)
 
 

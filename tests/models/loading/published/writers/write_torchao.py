@@ -35,9 +35,7 @@ KINDS = FqnToConfig(
             weight_dtype=torch.int4, granularity=PerGroup(32)
         ),
         r"re:.*\.up_proj": Int8WeightOnlyConfig(granularity=PerTensor()),
-        r"re:.*\.down_proj": IntxWeightOnlyConfig(
-            weight_dtype=torch.int8, granularity=PerAxis(0)
-        ),
+        r"re:.*\.down_proj": IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0)),
     }
 )
 PACKED = "o_proj"
