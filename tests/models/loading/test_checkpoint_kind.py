@@ -119,7 +119,8 @@ def test_no_weights_are_fetched_of_what_is_not_served(
     monkeypatch.setattr("quire.models.loading.hub.snapshot_download", download)
     with pytest.raises(CheckpointError, match=model.why):
         locate(ModelSource("some/model"), ignore_progress)
-    assert fetched == ["config.json", "adapter_config.json", "modules.json"]
+    telling = ["config.json", "adapter_config.json", "modules.json", "hf_quant_config.json"]
+    assert fetched == telling
 
 
 def test_a_repository_of_another_format_is_named(

@@ -51,19 +51,16 @@ ENCODER = "they are encoders, not causal"
 JUDGE = "a reward or classification head"
 
 UNSERVABLE = {
-    "fp8": _quantised("FP8", quant_method="fp8", weight_block_size=[128, 128]),
-    "compressed-tensors": _quantised("compressed-tensors", quant_method="compressed-tensors"),
-    "mxfp4": _quantised("MXFP4", quant_method="mxfp4"),
     "hqq": _quantised("hqq", quant_method="hqq"),
     "mlx": _llama(
         "quantised with MLX (7 bits), whose bits is 7", quantization={"group_size": 64, "bits": 7}
     ),
     "quantised within": Unservable(
-        "quantised with FP8",
+        "quantised with hqq",
         {
             **LLAMA,
             "model_type": "gemma3",
-            "text_config": {"quantization_config": {"quant_method": "fp8"}},
+            "text_config": {"quantization_config": {"quant_method": "hqq"}},
         },
     ),
     "gguf folder": Unservable(

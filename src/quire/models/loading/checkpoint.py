@@ -18,13 +18,13 @@ from quire.models.loading.checkpoint_kind import (
     check_weights,
 )
 from quire.models.loading.gguf.place import WEIGHTS, is_gguf, only_file_in, part_of
-from quire.models.loading.published.place import quantisation_of
+from quire.models.loading.published.place import MODELOPT_CONFIG, quantisation_of
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
 
 FETCHED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
-TELLING = ("config.json", "adapter_config.json", "modules.json")
+TELLING = ("config.json", "adapter_config.json", "modules.json", MODELOPT_CONFIG)
 """Files that are fetched first: they tell whether the weights can be served at all."""
 
 

@@ -70,8 +70,9 @@ def refuse_scaled(folder: Path, tensors: tuple[StoredTensor, ...]) -> None:
     names = [tensor.name for tensor in tensors if tensor.dtype.startswith("F8")]
     if names:
         raise CheckpointError(
-            f"{folder} holds {len(names)} weights in FP8 ({names[0]}), which Quire does not read: "
-            "serve the checkpoint that they were made from"
+            f"{folder} holds {len(names)} weights in FP8 ({names[0]}), which Quire reads only "
+            "with their scales and a quantization_config that tells of them: serve the checkpoint "
+            "that they were made from"
         )
 
 

@@ -2,6 +2,7 @@
 that a format stores, and what these stand for is the model to compare with."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from quire.models.config import ModelDtype
 from quire.models.layers.lazy_weight import widened
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
+from quire.models.loading.state_dict import lazy_state
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED, Family
 
@@ -27,6 +29,9 @@ WIDE = SERVED["llama"]._replace(
     }
 )
 """Layers whose rows are whole groups and words."""
+
+
+_QUANTISED = re.compile(r"\.layers\..*((_proj|_proj_with_mqa|\.w\d)\.weight|\.experts\.\w+_proj)$")
 
 
 class Stored(NamedTuple):
@@ -55,7 +60,8 @@ def publish(
     *,
     field: str = "quantization_config",
 ) -> Published:
-    """Write both; every `nn.Linear` of the layers is quantised."""
+    """Write both; every `nn.Linear` of the layers is quantised, and the experts that are stored in
+    one tensor, whose parts follow their name."""
     folder = save_checkpoint(family, tmp_path / "quantised")
     reference = save_checkpoint(family, tmp_path / "reference")
     state = load_file(folder / "model.safetensors")
@@ -88,6 +94,15 @@ def check_loaded(published: Published) -> None:
         assert torch.equal(widened(found[name]), weight), name
 
 
+def check_state(published: Published) -> None:
+    """Assert that the weights which are read are those of the reference to the bit."""
+    expected = load_file(published.reference / "model.safetensors")
+    found = lazy_state(published.folder, torch.float32)
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(widened(found[name]), weight), name
+
+
 def random(weight: Tensor, shape: Sequence[int], limit: int) -> Tensor:
     """Return whole numbers below `limit`, others for each weight and limit."""
     seed = int(weight.abs().sum() * 1000) + limit
@@ -105,9 +120,7 @@ def in_words(numbers: Tensor, num_bits: int, order: Sequence[int] | None = None)
 
 
 def _matrices(state: Mapping[str, Tensor]) -> Iterator[str]:
-    for name in state:
-        if ".layers." in name and name.endswith("_proj.weight"):
-            yield name
+    return (name for name in state if _QUANTISED.search(name))
 
 
 def _save(folder: Path, state: Mapping[str, Tensor]) -> None:

@@ -79,7 +79,7 @@ class GptqFormat:
         zeros = unpacked_bits(parts["qzeros"], num_bits).to(torch.int16) + self.zero_shift
         group_size = -(-numbers.shape[1] // len(scales))
         groups = parts.get("g_idx")
-        if groups is not None and not _are_in_order(groups, group_size):
+        if groups is not None and not are_in_order(groups, group_size):
             each = groups.long()
             return (numbers.to(torch.int16) - zeros[each].T).float() * scales[each].T
         return from_zero_points(numbers, scales.T, zeros.T, num_bits)
@@ -118,6 +118,8 @@ def _num_bits(zeros: Sequence[int], num_rows: int) -> int:
     return 0 if left else bits
 
 
-def _are_in_order(groups: Tensor, group_size: int) -> bool:
+def are_in_order(groups: Tensor, group_size: int) -> bool:
+    """Return whether the groups [K] of columns, of int32, are those of columns that follow each
+    other."""
     places = torch.arange(len(groups), dtype=groups.dtype)
     return torch.equal(groups, places // group_size)

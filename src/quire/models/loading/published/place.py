@@ -10,6 +10,8 @@ from typing import NamedTuple
 from quire.models.config import CheckpointError
 
 CONFIG = "config.json"
+MODELOPT_CONFIG = "hf_quant_config.json"
+"""The file in which ModelOpt tells of quantisation, in some checkpoints alone."""
 Config = Mapping[str, object]
 
 METHODS: Mapping[str, str] = MappingProxyType(
@@ -30,8 +32,13 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "auto-round": "quire.models.loading.published.auto_round:auto_round_format",
         "awq": "quire.models.loading.published.awq:awq_format",
         "bitsandbytes": "quire.models.loading.published.bitsandbytes:bitsandbytes_format",
+        "compressed-tensors": "quire.models.loading.published.compressed_tensors:compressed_format",
+        "fbgemm_fp8": "quire.models.loading.published.fp8:fp8_format",
+        "fp8": "quire.models.loading.published.fp8:fp8_format",
         "gptq": "quire.models.loading.published.gptq:gptq_format",
         "mlx": "quire.models.loading.published.mlx:mlx_format",
+        "modelopt": "quire.models.loading.published.modelopt:modelopt_format",
+        "mxfp4": "quire.models.loading.published.mxfp4:mxfp4_format",
         "torchao": "quire.models.loading.published.torchao:torchao_format",
     }
 )
@@ -47,9 +54,11 @@ class Quantisation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that people know it by, with its bits where they are told."""
+        """The name that people know it by, with its bits or its kind where they are told."""
         bits = self.settings.get("bits", self.settings.get("w_bit"))
-        told = f" ({bits} bits)" if isinstance(bits, int) else ""
+        kind = self.settings.get("quant_algo", self.settings.get("format"))
+        detail = f"{bits} bits" if isinstance(bits, int) else kind
+        told = f" ({detail})" if isinstance(detail, str) else ""
         return f"{METHODS.get(self.method, self.method)}{told}"
 
     @property
@@ -68,7 +77,11 @@ class Quantisation(NamedTuple):
 def quantisation_of(folder: Path) -> Quantisation | None:
     """Return how the weights of a folder were quantised, or None if they were not. Raises
     CheckpointError."""
-    return stated_quantisation(read_object(folder / CONFIG))
+    stated = stated_quantisation(read_object(folder / CONFIG))
+    if stated is not None or not (folder / MODELOPT_CONFIG).is_file():
+        return stated
+    settings = as_object(read_object(folder / MODELOPT_CONFIG).get("quantization"))
+    return Quantisation("modelopt", settings) if settings.get("quant_algo") else None
 
 
 def stated_quantisation(config: Config) -> Quantisation | None:

@@ -41,11 +41,16 @@ class Place(NamedTuple):
     is_telling: bool = False
 
 
+UNUSED = Place("", "")
+"""The place of a tensor that changes no weight, as the scale of activations."""
+
+
 class PublishedFormat(Protocol):
     """One format, with the settings of one checkpoint."""
 
     def place(self, name: str) -> Place | None:
-        """Return where the tensor of that name belongs; None for one that is a weight as it is.
+        """Return where the tensor of that name belongs; None for one that is a weight as it is, and
+        UNUSED for one that is left out.
 
         A weight of one part alone that is called like itself is one as it is, too.
         """

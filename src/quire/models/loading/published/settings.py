@@ -56,3 +56,12 @@ def refuse_flat(shapes: Mapping[str, tuple[int, ...]], *names: str) -> None:
     for name in names:
         if len(shapes[name]) != 2:
             raise Unread(f"its {name} is {list(shapes[name])}, must be a matrix")
+
+
+def sizes_of_block(name: str, value: object) -> tuple[int, int]:
+    """Return the rows and columns of blocks. Raises Unread."""
+    if isinstance(value, list) and len(value) == 2:
+        rows, columns = value
+        if type(rows) is int and type(columns) is int and min(rows, columns) > 0:
+            return rows, columns
+    raise Unread(f"whose {name} is {value!r}, must be two whole numbers")

@@ -17,6 +17,7 @@ from quire.models.loading.opened_tensors import as_loaded, contents_of, opened_t
 from quire.models.loading.published.description import describe_published
 from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
+    UNUSED,
     PartOutline,
     Place,
     PublishedFormat,
@@ -87,12 +88,17 @@ def _by_weight(
     """Return tensors by the names of their weights and parts; that of a weight which is stored as
     it is has the part PLAIN."""
     found: dict[str, dict[str, Part]] = {}
+    own_names = set()
     for name, tensor in tensors:
         place = form.place(name) or Place(name, PLAIN)
+        if place == UNUSED:
+            continue
         found.setdefault(place.weight, {})[place.part] = tensor
-    for name, parts in found.items():
-        if len(parts) == 1 and name.endswith(f".{next(iter(parts))}"):
-            found[name] = {PLAIN: next(iter(parts.values()))}
+        if place.weight == name:
+            own_names.add(name)
+    for name in own_names:
+        if len(found[name]) == 1:
+            found[name] = {PLAIN: next(iter(found[name].values()))}
     return found
 
 

@@ -1,0 +1,191 @@
+"""FP8 as `fp8`, `fbgemm_fp8`, `modelopt` and `compressed-tensors` have it: floats of 8 bits with
+scales of weights, rows and blocks."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.models.config import CheckpointError
+from quire.models.loading.weight_files import read_headers
+from tests.models.loading.published.written import (
+    Published,
+    Quantise,
+    Stored,
+    check_loaded,
+    check_state,
+    publish,
+    random,
+)
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BLOCKS = {**FP8, "weight_block_size": [48, 24]}
+"""Neither divides the 64 rows and columns of a layer."""
+
+
+def float8(weight: Tensor) -> Tensor:
+    return (weight * 100).to(torch.float8_e4m3fn)
+
+
+def scales_of(weight: Tensor, *shape: int) -> Tensor:
+    return (random(weight, shape, 999) + 1).float() / 65536
+
+
+def in_blocks(weight: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return a scale for each block, and for each number."""
+    num_rows, num_columns = weight.shape
+    scales = scales_of(weight, -(-num_rows // rows), -(-num_columns // columns))
+    wide = scales[torch.arange(num_rows) // rows][:, torch.arange(num_columns) // columns]
+    return scales, wide
+
+
+def scaled(
+    ending: str, shape_of: Callable[[Tensor], tuple[int, ...]], **further: Tensor
+) -> Quantise:
+    """Return what stores a scale of whole weights or rows, and further parts."""
+
+    def quantise(_: str, weight: Tensor) -> Stored:
+        shape = shape_of(weight)
+        scales = scales_of(weight, *shape)
+        parts = {".weight": float8(weight), ending: scales}
+        parts |= {f".{name}": part for name, part in further.items()}
+        rows = scales.view(-1, 1)
+        return Stored(parts, float8(weight).float() * rows)
+
+    return quantise
+
+
+def blocks(_: str, weight: Tensor) -> Stored:
+    scales, wide = in_blocks(weight, 48, 24)
+    parts = {".weight": float8(weight), ".weight_scale_inv": scales}
+    return Stored(parts, float8(weight).float() * wide)
+
+
+def exponents(_: str, weight: Tensor) -> Stored:
+    """Scales of 48 rows and 24 columns that are powers of two."""
+    scales, wide = in_blocks(weight, 48, 24)
+    powers = [torch.exp2(each.log2().round()) for each in (scales, wide)]
+    stored = powers[0].to(torch.float8_e8m0fnu)
+    parts = {".weight": float8(weight), ".weight_scale_inv": stored}
+    return Stored(parts, float8(weight).float() * powers[1])
+
+
+def whole(weight: Tensor) -> tuple[int, ...]:
+    return ()
+
+
+def rows(weight: Tensor) -> tuple[int, ...]:
+    return len(weight), 1
+
+
+ONE = torch.ones(())
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "block_structure": [48, 24]},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantise"),
+    [
+        (BLOCKS, exponents),
+        (FP8, scaled(".weight_scale_inv", whole, activation_scale=ONE)),
+        (FP8, scaled(".qscale_weight", whole, qscale_act=ONE)),
+        ({"quant_method": "fbgemm_fp8"}, scaled(".weight_scale", rows, input_scale_ub=ONE)),
+        (COMPRESSED, scaled(".weight_scale", lambda _: (1,), input_scale=ONE)),
+        (COMPRESSED, scaled(".weight_scale", rows)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, scaled(".weight_scale", whole)),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+            scaled(".weight_scale", lambda weight: (len(weight),)),
+        ),
+    ],
+)
+def test_weights_are_those_stored(
+    settings: Mapping[str, object], quantise: Quantise, tmp_path: Path
+) -> None:
+    check_state(publish(tmp_path, settings, quantise))
+
+
+def test_a_model_of_blocks(tmp_path: Path) -> None:
+    check_loaded(publish(tmp_path, BLOCKS, blocks))
+
+
+def test_blocks_of_others(tmp_path: Path) -> None:
+    """compressed-tensors names scales otherwise, and ModelOpt gives them four dimensions."""
+
+    def renamed(name: str, weight: Tensor) -> Stored:
+        parts, values = blocks(name, weight)
+        return Stored(
+            {".weight": parts[".weight"], ".weight_scale": parts[".weight_scale_inv"]}, values
+        )
+
+    def of_four(_: str, weight: Tensor) -> Stored:
+        scales, wide = in_blocks(weight, 32, 16)
+        parts = {".weight": float8(weight), ".weight_scale": scales[:, None, :, None]}
+        return Stored(parts, float8(weight).float() * wide)
+
+    check_state(publish(tmp_path / "compressed", COMPRESSED, renamed))
+    settings = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
+    check_state(publish(tmp_path / "modelopt", settings, of_four))
+
+
+def test_modelopt_tells_in_a_file_of_its_own(tmp_path: Path) -> None:
+    published = _told_beside(tmp_path, {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"})
+    check_state(published)
+    with pytest.raises(CheckpointError, match="whose quant_algo is 'W4A16_AWQ', of which"):
+        read_headers(_told_beside(tmp_path / "other", {"quant_algo": "W4A16_AWQ"}).folder)
+
+
+def _told_beside(tmp_path: Path, settings: Mapping[str, object]) -> Published:
+    published = publish(tmp_path, {}, scaled(".weight_scale", whole, k_scale=ONE))
+    told = {"producer": {"name": "modelopt"}, "quantization": settings}
+    (published.folder / "hf_quant_config.json").write_text(json.dumps(told))
+    return published
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"weight_block_size": [128]}, r"whose weight_block_size is \[128\], must be two whole"),
+        ({"weight_block_size": [0, 1]}, r"whose weight_block_size is \[0, 1\], must be two whole"),
+        ({"expert_dtype": "fp4"}, "whose expert_dtype is 'fp4', of which Quire reads 'fp8'"),
+    ],
+)
+def test_settings_that_are_not_read_are_named(
+    changed: Mapping[str, object], told: str, tmp_path: Path
+) -> None:
+    folder = publish(tmp_path, {**BLOCKS, **changed}, blocks).folder
+    with pytest.raises(CheckpointError, match=told):
+        read_headers(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "made", "told"),
+    [
+        (".weight_scale_inv", torch.ones(3, 3), r"is \[3, 3\], for \[64, 64\], in blocks of \[48"),
+        (".weight_scale_inv", torch.ones(2, 3).int(), "its weight_scale is of I32, must be of F32"),
+        (".weight", torch.ones(64, 64), "its weight is of F32, must be of F8_E4M3"),
+        (".weight", None, "its weight is missing"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(
+    part: str, made: Tensor | None, told: str, tmp_path: Path
+) -> None:
+    def quantise(name: str, weight: Tensor) -> Stored:
+        parts = {**blocks(name, weight[:64, :64]).parts}
+        del parts[part]
+        return Stored(parts if made is None else {**parts, part: made}, weight)
+
+    folder = publish(tmp_path, BLOCKS, quantise).folder
+    with pytest.raises(CheckpointError, match=told):
+        read_headers(folder)
