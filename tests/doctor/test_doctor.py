@@ -157,12 +157,17 @@ def test_a_model_is_told_with_its_kernels_and_cost() -> None:
     assert found["speed"].figures["floor_ms"] > 0
 
 
-def test_how_weights_were_quantised_is_told() -> None:
-    found = model_findings_of(str(FIXTURES / "mlx"))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("mlx", "MLX (4 bits), 16 of 21 weights, 5.7 bits a number"),
+        ("modelopt-nvfp4", "ModelOpt (NVFP4), 14 of 21 weights, 4.5 bits a number"),
+    ],
+)
+def test_how_weights_were_quantised_is_told(name: str, told: str) -> None:
+    found = model_findings_of(str(FIXTURES / name))
     assert {each.level for each in found.values()} == {Level.OK}
-    assert found["format"].text == (
-        "weights are quantised: MLX (4 bits), 16 of 21 weights, 5.7 bits a number"
-    )
+    assert found["format"].text == f"weights are quantised: {told}"
 
 
 def test_a_model_that_does_not_fit_is_told_what_would() -> None:
