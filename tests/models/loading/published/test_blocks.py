@@ -2,7 +2,7 @@
 integers and floats of few bits with scales for blocks of rows and columns."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -87,7 +87,7 @@ def test_four_bits_in_blocks(nested_block: int, tmp_path: Path) -> None:
 
 
 def test_blocks_of_all_kinds(tmp_path: Path) -> None:
-    kinds = {
+    kinds: Mapping[str, Callable[[Tensor], Stored]] = {
         "q": packed,
         "k": lambda weight: in_blocks(weight, (1, 1), 0),
         "v": lambda weight: in_blocks(weight, (), 0),

@@ -44,7 +44,7 @@ FLOAT_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """The columns of a group and the bits that each kind of floats has."""
 SIZES: Mapping[str, tuple[int, int]] = MappingProxyType({AFFINE: (64, 4), **FLOAT_SIZES})
-"""Those of weights whose settings have none."""
+"""Both of a weight whose settings have neither."""
 EXPERTS = ".switch_mlp."
 _FP4_HALVES = torch.tensor(MXFP4_VALUES, dtype=torch.int8)
 
