@@ -14,26 +14,29 @@ from quire.models.loading.stored_tensors import files_of
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def opened_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor after its name. Raises what safetensors raises."""
+def opened_tensors(
+    folder: Path, names: Collection[str] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor after its name, or those of `names` alone. Raises what safetensors
+    raises."""
     for file in files_of(folder):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():
-                yield name, opened.get_tensor(name)
+                if names is None or name in names:
+                    yield name, opened.get_tensor(name)
 
 
 def contents_of(folder: Path, names: Collection[str]) -> dict[str, bytes]:
     """Return the bytes of those tensors. Raises CheckpointError."""
     if not names:
         return {}
-    found: dict[str, bytes] = {}
     try:
-        for name, tensor in opened_tensors(folder):
-            if name in names:
-                found[name] = bytes(tensor.flatten().view(torch.uint8).tolist())
+        return {
+            name: bytes(tensor.flatten().view(torch.uint8).tolist())
+            for name, tensor in opened_tensors(folder, names)
+        }
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
-    return found
 
 
 def as_loaded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
