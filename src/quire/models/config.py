@@ -141,8 +141,8 @@ class Quantization(RegistryName):
     INT4 = (
         "int4",
         "quire.models.loading.formats.int4:INT4",
-        "the same in four bits, with a step and a begin for each 32 columns of a row, and heads in "
-        "int8: less memory again, a text that is further off; needs AVX-512 VNNI",
+        "the same in four bits, with a scale and an offset for each 32 columns of a row, and heads "
+        "in int8: less memory again, a text that is further off",
     )
 
 

@@ -15,6 +15,8 @@ class Optimization(StrEnum):
     AVX2, AVX512, AMX: kernels of that instruction set and of those that contain it.
     COMPRESSED_BF16: bfloat16 linear layers over weights in 12 bits; torch's without it.
     BF16_STORAGE: float32 linear layers over weights stored as bfloat16; torch's without it.
+    GROUPED_WEIGHTS: float32 linear layers over the integers of files that are quantised in groups;
+        they are widened once and for all without it.
     W8A8: products of int8 where weights are quantised; without it they are widened to float32.
     FUSED_LAYERS: norms, rotary embeddings and gated activations as one kernel each, and merged
         projections; also on GPUs.
@@ -31,6 +33,7 @@ class Optimization(StrEnum):
     AMX = "amx"
     COMPRESSED_BF16 = "compressed-bf16"
     BF16_STORAGE = "bf16-storage"
+    GROUPED_WEIGHTS = "grouped-weights"
     W8A8 = "w8a8"
     FUSED_LAYERS = "fused-layers"
     NATIVE_DECODER = "native-decoder"

@@ -14,7 +14,6 @@ from quire.models.loading.formats import int8
 from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.loading.kernels import choose_kernels
 from quire.models.native import library
-from quire.models.native.linear.quantised.w4a8 import bind_w4a8
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.loading.naive_int8 import NAIVE_INT8, NaiveInt8Kernel
 from tests.models.test_bundled import FOLDER
@@ -28,15 +27,10 @@ GPU = torch.device("cuda:0")
 def test_every_name_leads_to_a_format_that_is_not_exact(name: Quantization) -> None:
     with pytest.raises(ValueError, match=f"--quantization {name} .*{GPU}"):
         choose_kernels(KernelOptions(name), GPU)
-    built = library()
-    if built is None:
+    if library() is None:
         return
-    if name is Quantization.INT4 and bind_w4a8(built) is None:
-        with pytest.raises(ValueError, match="multiplies bytes: there is no AVX-512 VNNI here"):
-            choose_kernels(KernelOptions(name), torch.device("cpu"))
-    else:
-        kernels = choose_kernels(KernelOptions(name), torch.device("cpu"))
-        assert kernels is not None and not kernels.are_exact
+    kernels = choose_kernels(KernelOptions(name), torch.device("cpu"))
+    assert kernels is not None and not kernels.are_exact
 
 
 def served(

@@ -26,7 +26,7 @@ DRIVERS_FOLDER = Path(__file__).parent / "sanitized"
 DRIVERS = [
     *(
         (name, isa)
-        for name in ("attention", "sampling", "bf16_storage", "w8a32", "fused")
+        for name in ("attention", "sampling", "bf16_storage", "w8a32", "grouped", "fused")
         for isa in FLAGS
     ),
     *(

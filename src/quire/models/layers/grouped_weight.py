@@ -7,15 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.layers.group_form import GroupForm
+
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeight:
     """W [..., K] = numbers x scale of their group + offset of their group.
 
     numbers: [..., K] of int8.
-    scales: [..., K / group_size] of float32.
+    scales: [..., K / group_size] of float16, or of float32 where these are no halves.
     offsets: the same, or None if all are 0.
-    num_bits: numbers are of so many bits; 8 where they come from a table.
+    num_bits: numbers are of so many bits, and signed where there are no offsets; 8 where they come
+        from a table.
     """
 
     numbers: Tensor
@@ -27,10 +30,15 @@ class GroupedWeight:
     def group_size(self) -> int:
         return self.numbers.shape[-1] // self.scales.shape[-1]
 
+    @property
+    def form(self) -> GroupForm:
+        has_offsets = self.offsets is not None
+        return GroupForm(self.group_size, self.num_bits, self.scales.itemsize, has_offsets)
+
     def values(self) -> Tensor:
         """Return W in float32: each product is rounded once, and then each sum."""
         numbers = self.numbers.view(*self.scales.shape, self.group_size)
-        values = numbers.to(torch.float32) * self.scales[..., None]
+        values = numbers.to(torch.float32) * self.scales[..., None].float()
         if self.offsets is not None:
-            values += self.offsets[..., None]
+            values += self.offsets[..., None].float()
         return values.view(self.numbers.shape)

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
+from quire.models.layers.group_form import GroupForm
+from quire.models.layers.grouped_weight import GroupedWeight
+
 
 class StoredWeight(Protocol):
     """A weight as a file keeps it."""
@@ -26,6 +29,9 @@ class StoredWeight(Protocol):
     def values(self) -> Tensor:
         """Return its numbers in that dtype."""
         ...
+
+    def grouped(self) -> GroupedWeight | None:
+        """Return its integers and their scales; None where it is stored as plain numbers."""
 
     def narrow(self, dim: int, start: int, length: int) -> "StoredWeight | None":
         """Return a view of a part of it; None where a part cannot stay as it is stored."""
@@ -48,6 +54,9 @@ class HalfWeight:
 
     def values(self) -> Tensor:
         return self.kept.float()
+
+    def grouped(self) -> None:
+        """Return None: each number stands for itself."""
 
     def narrow(self, dim: int, start: int, length: int) -> "HalfWeight":
         return HalfWeight(self.kept.narrow(dim, start, length))
@@ -89,6 +98,13 @@ class LazyWeight(Tensor):
         with torch.inference_mode(is_inference):
             args, kwargs = tree_map_only(LazyWeight, widened, (args, kwargs or {}))
             return func(*args, **kwargs)
+
+
+def form_of(stored: StoredWeight) -> GroupForm | None:
+    """Return the form of a weight that is stored in groups, None for any other."""
+    row = stored.narrow(0, 0, 1)
+    grouped = None if row is None else row.grouped()
+    return None if grouped is None else grouped.form
 
 
 def widened(tensor: Tensor) -> Tensor:

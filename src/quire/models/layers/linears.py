@@ -10,15 +10,21 @@ import copy
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
+from quire.models.layers.group_form import GroupForm
 from quire.models.layers.latent import is_latent
-from quire.models.layers.lazy_weight import widen_all, widened
-from quire.models.layers.weight_kernel import WeightKernel, WeightOutline
+from quire.models.layers.lazy_weight import LazyWeight, form_of, widen_all, widened
+from quire.models.layers.weight_kernel import (
+    StoredWeightKernel,
+    WeightKernel,
+    WeightOutline,
+)
 from quire.models.native.packed_weight import PackedWeight
 
 logger = logging.getLogger(__name__)
@@ -111,14 +117,14 @@ def pack_linears(
 ) -> PackedLinears:
     """Pack the weights of `module` that only linear layers and embeddings own.
 
-    Each is packed by the first kernel that takes it, and one at a time, so that never more than one
-    is there twice. Those of `heads` come first for heads and embeddings. `used_otherwise` are the
-    ids of `OtherUses`; those weights are left alone.
+    Each is packed by the first kernel that takes it, as it is stored or as its numbers, and one at
+    a time, so that never more than one is there twice. Those of `heads` come first for heads and
+    embeddings. `used_otherwise` are the ids of `OtherUses`; those weights are left alone.
     Afterwards no weight of the module is a `LazyWeight` any more.
     """
     found = (
         _packed(owners, (*heads, *kernels) if heads and _is_head(module, owners) else kernels)
-        for owners in packable(module)
+        for owners in packable(module, _ids_in_groups(module))
         if id(owners[0].get_parameter("weight")) not in used_otherwise
     )
     shared_weights = tuple(each for each in found if each is not None)
@@ -141,15 +147,19 @@ def planned_bytes(
     kernels: Sequence[WeightKernel],
     stored: torch.dtype | None,
     heads: Sequence[WeightKernel] = (),
+    forms: Mapping[int, GroupForm] = MappingProxyType({}),
 ) -> dict[int, int]:
     """Return the bytes that each weight of a module on the meta device takes once it is packed, by
-    the `id` of the parameter. `stored` is the dtype of the checkpoint."""
+    the `id` of the parameter. `stored` is the dtype of the checkpoint, and `forms` are those of the
+    weights that it stores in groups, by the `id` too."""
     planned: dict[int, int] = {}
-    for owners in packable(module):
+    for owners in packable(module, forms):
         weight = owners[0].get_parameter("weight")
-        outline = WeightOutline(len(weight), weight.shape[1], weight.dtype, stored)
+        form = forms.get(id(weight))
+        own = stored if form is None else None
+        outline = WeightOutline(len(weight), weight.shape[1], weight.dtype, own, form)
         tried = (*heads, *kernels) if heads and _is_head(module, owners) else kernels
-        found = (kernel.planned_bytes(outline) for kernel in tried)
+        found = (kernel.planned_bytes(outline) for kernel in tried if _may_pack(kernel, owners))
         num_bytes = next((each for each in found if each is not None), None)
         if num_bytes is not None:
             planned[id(weight)] = num_bytes
@@ -182,8 +192,9 @@ def _latent_projections(module: nn.Module) -> set[int]:
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
-def packable(module: nn.Module) -> list[list[nn.Module]]:
-    """Return the owners of each weight that a kernel may take."""
+def packable(module: nn.Module, in_groups: Collection[int] = ()) -> list[list[nn.Module]]:
+    """Return the owners of each weight that a kernel may take: a linear layer is one of them, or
+    the weight is one of those by their `id` that are stored in groups."""
     kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}
     for part in module.modules():
@@ -192,9 +203,28 @@ def packable(module: nn.Module) -> list[list[nn.Module]]:
     return [
         owners
         for weight, owners in shared.items()
-        if any(type(owner) is nn.Linear for owner in owners)
+        if (id(weight) in in_groups or _has_linear(owners))
         and all(id(owner) not in kept and _can_pack(weight, owner) for owner in owners)
     ]
+
+
+def _ids_in_groups(module: nn.Module) -> set[int]:
+    """Return the ids of the weights that are stored in groups."""
+    return {
+        id(weight)
+        for weight in module.parameters()
+        if isinstance(weight, LazyWeight) and form_of(weight.stored) is not None
+    }
+
+
+def _has_linear(owners: Collection[nn.Module]) -> bool:
+    return any(type(owner) is nn.Linear for owner in owners)
+
+
+def _may_pack(kernel: WeightKernel, owners: Collection[nn.Module]) -> bool:
+    """Return whether a kernel may pack a weight of these owners: one of embeddings alone stays as
+    it is unless it stays in its groups."""
+    return _has_linear(owners) or isinstance(kernel, StoredWeightKernel)
 
 
 def _is_head(module: nn.Module, owners: Collection[nn.Module]) -> bool:
@@ -214,13 +244,23 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
 
 
 def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> SharedWeight | None:
-    weight = widened(owners[0].get_parameter("weight"))
-    kernel = next((each for each in kernels if each.takes(weight)), None)
-    return None if kernel is None else _pack(owners, kernel, weight)
+    """Pack a weight by the first kernel that takes it, as it is stored or else as its numbers."""
+    weight = owners[0].get_parameter("weight")
+    numbers = None
+    for kernel in kernels:
+        if isinstance(weight, LazyWeight) and isinstance(kernel, StoredWeightKernel):
+            if kernel.takes_stored(weight.stored):
+                return _own(owners, kernel, kernel.pack_stored(weight.stored))
+        if not _has_linear(owners):
+            continue
+        numbers = widened(weight) if numbers is None else numbers
+        if kernel.takes(numbers):
+            return _own(owners, kernel, kernel.pack(numbers))
+    return None
 
 
-def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> SharedWeight:
-    packed = kernel.pack(weight)
+def _own(owners: list[nn.Module], kernel: WeightKernel, packed: PackedWeight) -> SharedWeight:
+    """Give the modules a packed weight, and the forward that computes with it."""
     parameter = nn.Parameter(packed.packed, requires_grad=False)
     packed = replace(packed, packed=parameter)
     for owner in owners:

@@ -1,22 +1,25 @@
 """The interface of kernels for linear layers, whatever form they keep weights in."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from quire.models.layers.group_form import GroupForm
+from quire.models.layers.lazy_weight import StoredWeight
 from quire.models.native.packed_weight import PackedWeight
 
 
 class WeightOutline(NamedTuple):
-    """A weight [N, K] whose numbers are not known; `dtype` is what is computed in, and `stored` the
-    checkpoint's."""
+    """A weight [N, K] whose numbers are not known; `dtype` is what is computed in, `stored` the
+    checkpoint's, and `form` that of a weight that is stored in groups."""
 
     num_rows: int
     num_columns: int
     dtype: torch.dtype
     stored: torch.dtype | None
+    form: GroupForm | None = None
 
 
 class WeightKernel(Protocol):
@@ -24,7 +27,8 @@ class WeightKernel(Protocol):
 
     @property
     def num_bits(self) -> int:
-        """The bits of a quantised number; 16 where a packed weight holds the same numbers."""
+        """The bits of a quantised number; 16 where a packed weight holds the same numbers, 0 where
+        each packed weight tells its form."""
 
     @property
     def is_exact(self) -> bool:
@@ -55,3 +59,15 @@ class WeightKernel(Protocol):
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
         """Return rows of W: [..., K]. Raises IndexError for an index that is not below N."""
+
+
+@runtime_checkable
+class StoredWeightKernel(WeightKernel, Protocol):
+    """Packs weights as a file stores them too, without their numbers."""
+
+    def takes_stored(self, stored: StoredWeight) -> bool:
+        """Return whether it packs this weight. x, bias and y are then of the weight's dtype."""
+
+    def pack_stored(self, stored: StoredWeight) -> PackedWeight:
+        """Return a weight [N, K] in the kernel's form; `stored` stays as it is."""
+        ...

@@ -14,6 +14,7 @@ from quire.models.loading.native_kernels import native_kernels
 from quire.models.native import Library, library
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.compressed_bf16 import bind_compressed_bf16
+from quire.models.native.linear.quantised.grouped import bind_grouped
 from quire.models.optimizations import Optimization
 
 
@@ -30,6 +31,8 @@ def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels
         return None
     built = built.without(options.disabled)
     linears: list[WeightKernel | None] = []
+    if Optimization.GROUPED_WEIGHTS not in options.disabled and _has_vectors(built):
+        linears.append(bind_grouped(built))
     if Optimization.COMPRESSED_BF16 not in options.disabled:
         linears.append(bind_compressed_bf16(built))
     if Optimization.BF16_STORAGE not in options.disabled and _has_vectors(built):

@@ -2,19 +2,20 @@
 device and runs once without numbers, which shows its layers, its weights, and the memory of a step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quire.models.attention.hook import AttentionContext
 from quire.models.config import KVOptions, ModelDtype, ModelFacts, UnsupportedModel
 from quire.models.experts.replacement import CLASS_NAME
 from quire.models.hf import attach_hook, attention_modules, prepare
+from quire.models.layers.group_form import GroupForm
 from quire.models.layers.latent import is_latent
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
@@ -26,7 +27,9 @@ from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
 from quire.models.loading.peak_memory import PeakMemory
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
+from quire.models.loading.stored_tensors import StoredTensor
 from quire.models.loading.weight_files import read_headers
+from quire.models.parallel.linears import WRAPPED
 from quire.models.parallel.plan import plan_shards
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.sharding import shard_module
@@ -127,7 +130,7 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         plan = plan_shards(module, text, options.num_ranks)
         shard_module(module, plan, WeightlessRanks(options.num_ranks))
     linears, heads = ((), ()) if (k := options.kernels) is None else (k.linears, k.heads)
-    packed = planned_bytes(module, linears, stored, heads)
+    packed = planned_bytes(module, linears, stored, heads, _forms(module, read_headers(folder)))
     run = _Run(module, Record(text.model_type, layering(text)))
     num_tokens = min(options.num_tokens, max_model_len(text))
     top_k = top_k_of(text)
@@ -152,6 +155,18 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         step_bytes,
         head,
     )
+
+
+def _forms(module: nn.Module, tensors: Collection[StoredTensor]) -> dict[int, GroupForm]:
+    """Return the forms of the weights that are stored in groups, by the `id` of the parameter. A
+    rank's share of columns stays so where it is whole blocks."""
+    stored = {tensor.name: tensor for tensor in tensors if tensor.form is not None}
+    forms = {}
+    for name, parameter in module.named_parameters():
+        tensor = stored.get(".".join(part for part in name.split(".") if part not in WRAPPED))
+        if tensor is not None and tensor.form and parameter.shape[-1] % tensor.block_size == 0:
+            forms[id(parameter)] = tensor.form
+    return forms
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 its K and V, how large its weights are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ import torch
 
 from quire.cache.layout import Layout
 from quire.models.config import KVOptions
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.weight_kernel import StoredWeightKernel, WeightOutline
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.dtype_choice import choose_dtype
@@ -82,11 +84,14 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
     stays_16_bit = is_lazy and _are_bfloat16(tensors)
     compute_bytes = None if chosen is None else chosen.itemsize
     loaded = tensors if whole.model_type == config.model_type else ()
-    stored_bytes = _weight_bytes(loaded, config)
-    least = stored_bytes if stays_16_bit else _weight_bytes(loaded, config, compute_bytes)
-    are_kept = least == stored_bytes
+    in_groups = _in_groups(loaded, packing, chosen)
+    others = tuple(tensor for tensor in loaded if tensor.name not in in_groups)
+    stored_bytes = _weight_bytes(others, config)
+    least = stored_bytes if stays_16_bit else _weight_bytes(others, config, compute_bytes)
+    are_kept = least == stored_bytes and not in_groups
     if packing is not None and chosen is not None and not are_kept:
         least = least * packing.least_bits(chosen) // (8 * chosen.itemsize)
+    least += _weight_bytes(tuple(in_groups.values()), config)
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
@@ -98,6 +103,25 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
         config=config,
         num_ways=part.num_ways,
     )
+
+
+def _in_groups(
+    tensors: tuple[StoredTensor, ...], packing: ModelKernels | None, dtype: torch.dtype | None
+) -> dict[str, StoredTensor]:
+    """Return the tensors that kernels keep in the groups of the file, by name, each with the bytes
+    that it then takes."""
+    kernels = () if packing is None else (*packing.heads, *packing.linears)
+    stay = [kernel for kernel in kernels if isinstance(kernel, StoredWeightKernel)]
+    found = {}
+    for tensor in tensors:
+        if tensor.form is None or dtype is None or len(tensor.shape) != 2:
+            continue
+        outline = WeightOutline(*tensor.shape, dtype, None, tensor.form)
+        packed = (kernel.planned_bytes(outline) for kernel in stay)
+        num_bytes = next((each for each in packed if each is not None), None)
+        if num_bytes is not None:
+            found[tensor.name] = replace(tensor, num_bytes=num_bytes, form=None)
+    return found
 
 
 def _are_bfloat16(tensors: tuple[StoredTensor, ...]) -> bool:

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 
 from quire.models.config import CheckpointError
+from quire.models.layers.group_form import GroupForm
 from quire.models.loading.safetensors_header import read_entries, shown
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -20,13 +21,18 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor in a file; `dtype` is as safetensors names it, or ggml for one in blocks. One of
-    several parts is QUANTISED; `is_in_blocks` for both, which are floats once they are loaded."""
+    several parts is QUANTISED; `is_in_blocks` for both, which are floats once they are loaded.
+
+    form, block_size: of one that is stored in groups, and how many of its columns stay together.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
     is_in_blocks: bool = False
+    form: GroupForm | None = None
+    block_size: int = 1
 
     @property
     def num_elements(self) -> int:

@@ -30,14 +30,21 @@ def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
 def _of_gguf(file: Path) -> Iterator[StoredTensor]:
     # These bring NumPy, which other files do without.
     from quire.models.loading.gguf.architectures import architecture_of
+    from quire.models.loading.gguf.blocks import form_of
     from quire.models.loading.gguf.fields import Fields
     from quire.models.loading.gguf.names import named_tensors
     from quire.models.loading.gguf.parts import read_model
 
     fields = Fields(read_model(file))
     for tensor, name in named_tensors(fields, architecture_of(fields)):
-        in_blocks = not tensor.type.is_plain
-        yield StoredTensor(name, tensor.type.name, tensor.shape, tensor.num_bytes, in_blocks)
+        kind = tensor.type
+        form = None if kind.is_plain else form_of(kind)
+        yield StoredTensor(
+            *(name, kind.name, tensor.shape, tensor.num_bytes),
+            is_in_blocks=not kind.is_plain,
+            form=form,
+            block_size=kind.block_size,
+        )
 
 
 def weight_bytes(

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from quire.models.parallel.ranks import Ranks
 
+WRAPPED = frozenset({"linear", "inner", "embedding"})
+"""The names of the children that stand for whole modules."""
+
 
 class RowParallelLinear(nn.Module):
     """A linear layer of which each rank multiplies its share of the input's elements.

@@ -15,6 +15,7 @@ from quire.models.config import CheckpointError
 from quire.models.loading.gguf.fields import Fields
 from quire.models.loading.gguf.header import read_header
 
+Kind = gguf.GGMLQuantizationType
 Scalar = bool | int | float | str
 PERMUTED = {"llama", "granite", "smollm3"}
 SHIFTED = {"gemma", "gemma2", "gemma3"}
@@ -40,10 +41,11 @@ def write_model(
     file: Path,
     architecture: str,
     *,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    kind: Kind | Mapping[str, Kind] = gguf.GGMLQuantizationType.F32,
     more: Mapping[str, Scalar] | None = None,
 ) -> None:
-    """Write the model of a folder; `more` are fields of the architecture beside the usual ones."""
+    """Write the model of a folder, its matrices in blocks of `kind`, or of the first whose key is
+    in their name; `more` are fields of the architecture beside the usual ones."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config = model.config
     writer = gguf.GGUFWriter(file, architecture)
@@ -51,14 +53,16 @@ def write_model(
     add_vocabulary(writer, letters(config.vocab_size))
     number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    kinds = kind if isinstance(kind, Mapping) else {"": kind}
     for whole, parameter in model.named_parameters():
         for name, part in _taken_apart(whole, parameter.detach().float(), architecture):
             values = _converted(name, part, architecture, config).contiguous().numpy()
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert found is not None, name
-            is_plain = kind is gguf.GGMLQuantizationType.F32 or values.ndim == 1
-            data = values if is_plain else gguf.quantize(values, kind)
-            writer.add_tensor(found, data, raw_dtype=None if is_plain else kind)
+            own = next(each for part_name, each in kinds.items() if part_name in found)
+            is_plain = own is gguf.GGMLQuantizationType.F32 or values.ndim == 1
+            data = values if is_plain else gguf.quantize(values, own)
+            writer.add_tensor(found, data, raw_dtype=None if is_plain else own)
     for length in ("long", "short"):
         factors = config.rope_parameters.get(f"{length}_factor")
         if factors is not None:

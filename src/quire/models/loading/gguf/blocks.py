@@ -11,6 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from quire.models.layers.group_form import GroupForm
 from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.gguf.ggml_types import GgmlType
 
@@ -43,9 +44,19 @@ def take_apart(content: Tensor, kind: GgmlType) -> GroupedWeight:
     )
 
 
+def form_of(kind: GgmlType) -> GroupForm:
+    """Return the form of the weights that blocks of this type hold."""
+    return take_apart(torch.zeros(1, kind.block_bytes, dtype=torch.uint8), kind).form
+
+
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """Return the half at a byte of each block: [rows, blocks, 1] of float32."""
-    return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
+    """Return the half at a byte of each block: [rows, blocks, 1] of float16."""
+    return blocks[..., at : at + 2].contiguous().view(torch.float16)
+
+
+def _float(blocks: Tensor, at: int) -> Tensor:
+    """Return the same of float32, in which a half times an integer of 8 bits is exact."""
+    return _half(blocks, at).float()
 
 
 def _nibbles(content: Tensor, run: int) -> Tensor:
@@ -101,7 +112,7 @@ def _q2_k(blocks: Tensor) -> _Parts:
     """16 bytes of scales, whose high nibbles are of offsets, 64 bytes of pairs, d, m."""
     scales = blocks[..., :16]
     numbers = _signed(_pairs(blocks[..., 16:80]), 0)
-    return numbers, _half(blocks, 80) * (scales & 15), -_half(blocks, 82) * (scales >> 4)
+    return numbers, _float(blocks, 80) * (scales & 15), -_float(blocks, 82) * (scales >> 4)
 
 
 def _q3_k(blocks: Tensor) -> _Parts:
@@ -110,7 +121,7 @@ def _q3_k(blocks: Tensor) -> _Parts:
     low = _nibbles(blocks[..., 96:104], 8)
     high = (blocks[..., None, 104:108] >> _PAIRS & 3).flatten(-2)
     scales = _signed(low | high << 4, 32)
-    return _signed(numbers, 4), _half(blocks, 108) * scales, None
+    return _signed(numbers, 4), _float(blocks, 108) * scales, None
 
 
 def _q4_k(blocks: Tensor) -> _Parts:
@@ -129,7 +140,7 @@ def _q6_k(blocks: Tensor) -> _Parts:
     """128 bytes of nibbles, 64 bytes of pairs, 16 signed bytes of scales, d; less 32."""
     numbers = _nibbles(blocks[..., :128], 64) | _pairs(blocks[..., 128:192]) << 4
     scales = blocks[..., 192:208].contiguous().view(torch.int8)
-    return _signed(numbers, 32), _half(blocks, 208) * scales, None
+    return _signed(numbers, 32), _float(blocks, 208) * scales, None
 
 
 def _iq4_nl(blocks: Tensor) -> _Parts:
@@ -144,7 +155,7 @@ def _iq4_xs(blocks: Tensor) -> _Parts:
     high = (blocks[..., 2:4, None] >> _PAIRS[:, 0] & 3).flatten(-2)
     scales = _signed(low | high << 4, 32)
     numbers = _looked_up(_nibbles(blocks[..., 8:], 16), IQ4_VALUES)
-    return numbers, _half(blocks, 0) * scales, None
+    return numbers, _float(blocks, 0) * scales, None
 
 
 def _mxfp4(blocks: Tensor) -> _Parts:
@@ -159,7 +170,7 @@ def _scales_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
     first, second, nibbles = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scales = torch.cat([first & 63, nibbles & 15 | first >> 6 << 4], -1)
     offsets = torch.cat([second & 63, nibbles >> 4 | second >> 6 << 4], -1)
-    return _half(blocks, 0) * scales, -_half(blocks, 2) * offsets
+    return _float(blocks, 0) * scales, -_float(blocks, 2) * offsets
 
 
 def _signed(numbers: Tensor, less: int) -> Tensor:

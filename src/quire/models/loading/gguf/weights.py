@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.layers.lazy_weight import LazyWeight, StoredWeight
 from quire.models.loading.gguf.architectures import Architecture, architecture_of
 from quire.models.loading.gguf.blocks import PLAIN, take_apart
@@ -37,7 +38,10 @@ class BlockWeight:
         return torch.Size((num_rows, num_bytes // self.type.block_bytes * self.type.block_size))
 
     def values(self) -> Tensor:
-        return take_apart(self.content, self.type).values().to(self.dtype)
+        return self.grouped().values().to(self.dtype)
+
+    def grouped(self) -> GroupedWeight:
+        return take_apart(self.content, self.type)
 
     def narrow(self, dim: int, start: int, length: int) -> "BlockWeight | None":
         if dim == 1:

@@ -79,6 +79,38 @@ QUIRE_FUNCTION(bool, quire_w8a32_rows,
                (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k,
                 float* y))
 
+// --- linear/quantised/grouped.cpp: float32 by small integers with a scale for each group of columns
+
+// K is a multiple of `group_size`, that one of 8; `num_bits` is 4 or 8, `scale_bytes` 2 (half) or 4.
+// `num_rows` are those from the panel on that are of this form: the first panel of a weight says it.
+QUIRE_STRUCT(PanelForm,
+    int64_t group_size, num_bits, scale_bytes, has_offsets, num_rows;
+)
+
+// Returns the bytes of a panel of 32 rows of W.
+QUIRE_FUNCTION(int64_t, quire_grouped_panel_bytes, (const PanelForm* form, int64_t k))
+// packed: ceil(N / 32) panels. `numbers` are [N, K], `scales` and `offsets` (or null) [N, groups].
+// Numbers of four bits are -8 to 7 without offsets, and 0 to 15 with them.
+QUIRE_FUNCTION(void, quire_grouped_pack,
+               (const PanelForm* form, const int8_t* numbers, const void* scales,
+                const void* offsets, int64_t n, int64_t k, char* packed, int64_t num_threads))
+// y = x W^T + bias.
+QUIRE_FUNCTION(void, quire_grouped,
+               (const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
+                int64_t k, float* y, int64_t num_threads))
+// Looks up rows of W: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_grouped_rows,
+               (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k,
+                float* y))
+
+// --- linear/quantised/group_weights.cpp: floats become small integers with a scale for each group
+
+// `group_size` is 32 at most. Of four bits numbers are 0 to 15 and have offsets, of eight bits -127 to
+// 127, and `offsets` is null. Scales and offsets are halves, and NaN where a number is not finite.
+QUIRE_FUNCTION(void, quire_group_weights,
+               (const float* weight, int64_t n, int64_t k, int64_t group_size, int64_t num_bits,
+                int8_t* numbers, void* scales, void* offsets, int64_t num_threads))
+
 // --- linear/quantised/w8a8.cpp: int8 weights by x quantised to int8 (dot)
 
 // Quantises and packs. packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
@@ -209,7 +241,7 @@ QUIRE_FUNCTION(void, quire_sum,
 QUIRE_STRUCT(LinearWeight,
     const void *packed, *bias;
     int64_t num_rows, num_columns;
-    int64_t num_bits;  // of a quantised weight; 16: the kernels of exact ones multiply by it
+    int64_t num_bits;  // of a quantised weight; 16: in 16 bits or fewer; 0: in groups
 )
 
 QUIRE_STRUCT(NormWeight,

@@ -10,6 +10,8 @@ inline int64_t element_bytes(const DecoderCall& d) { return d.is_bf16 ? 2 : 4; }
 
 inline bool is_exact(const LinearWeight& w) { return w.num_bits == 16; }
 
+constexpr int64_t IN_GROUPS = 0;  // as the number of bits
+
 // The largest that any layer takes, one after the other.
 struct Buffers {
     char *normed, *qkv, *attended, *projected, *gate_up, *gated;
@@ -79,7 +81,7 @@ Buffers lay_out(const DecoderCall& d, char* base) {
     for (int64_t i = 0; i < d.num_layers; i++) {
         const DecoderLayer& layer = d.layers[i];
         for (const LinearWeight* w : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
-            (is_exact(*w) ? has_exact : is_quantised) = true;
+            if (w->num_bits != IN_GROUPS) (is_exact(*w) ? has_exact : is_quantised) = true;
     }
     out.quantised =
         arena.take<char>(is_quantised ? d.num_tokens * quire_w8a8_scratch(columns) : 0);
@@ -96,6 +98,9 @@ struct Run {
     const Buffers& buffers;
 
     void multiply(const void* x, int64_t rows, const LinearWeight& w, void* y) const {
+        if (w.num_bits == IN_GROUPS)
+            return quire_grouped((const float*)x, rows, w.packed, (const float*)w.bias, w.num_rows,
+                                 w.num_columns, (float*)y, d.num_threads);
 #if QUIRE_HAS_BF16_DOT
         if (!is_exact(w)) {
             const auto linear = w.num_bits == 4 ? quire_w4a8 : quire_w8a8;

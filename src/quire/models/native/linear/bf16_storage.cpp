@@ -59,7 +59,8 @@ extern "C" void quire_bf16_storage_pack(const uint32_t* weight, int64_t n, int64
 
 extern "C" void quire_bf16_storage(const float* x, int64_t m, const void* packed, const float* bias,
                                    int64_t n, int64_t k, float* y, int64_t num_threads) {
-    multiply_widening<Bf16Format>(x, m, packed, bias, n, k, y, num_threads);
+    multiply_widening(x, m, Columns<Bf16Format>{(const char*)packed, k}, bias, n, k, y, n,
+                      num_threads);
 }
 
 extern "C" bool quire_bf16_storage_rows(const int64_t* indices, int64_t count,

@@ -9,17 +9,7 @@ struct Int8Format {
     typedef int8_t Number;
     static constexpr bool HAS_SCALES = true;
 
-    static inline floats widen(const int8_t* bytes) {
-#if defined(__AVX512F__)
-        return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)bytes)));
-#elif defined(__AVX2__)
-        return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)bytes)));
-#else
-        ints own;
-        for (int i = 0; i < LANES; i++) own[i] = bytes[i];
-        return __builtin_convertvector(own, floats);
-#endif
-    }
+    static inline floats widen(const int8_t* bytes) { return widened(bytes); }
 };
 
 struct Packing {
@@ -41,7 +31,7 @@ Scale scale_of(const float* row, int64_t k) {
 
 void pack_panels(void* argument) {
     Packing& p = *(Packing*)argument;
-    const int64_t panel_bytes = Widening<Int8Format>::panel_bytes(p.k);
+    const int64_t panel_bytes = Columns<Int8Format>::panel_bytes(p.k);
     int64_t panel;
     while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < ratio_up(p.n, PANEL)) {
         char* head = p.packed + panel * panel_bytes;
@@ -51,7 +41,7 @@ void pack_panels(void* argument) {
             const float* row = p.weight + (first + i) * p.k;
             const Scale by = scale_of(row, p.k);
             memcpy(head + i * 4, &by.scale, 4);
-            int8_t* place = (int8_t*)head + Widening<Int8Format>::SCALE_BYTES + i;
+            int8_t* place = (int8_t*)head + Columns<Int8Format>::SCALE_BYTES + i;
             if (by.inverse != 0)
                 for (int64_t column = 0; column < p.k; column++)
                     place[column * PANEL] = int8_t(__builtin_irintf(row[column] * by.inverse));
@@ -69,16 +59,17 @@ extern "C" void quire_w8a32_pack(const float* weight, int64_t n, int64_t k, char
 
 extern "C" void quire_w8a32(const float* x, int64_t m, const void* packed, const float* bias,
                             int64_t n, int64_t k, float* y, int64_t num_threads) {
-    multiply_widening<Int8Format>(x, m, packed, bias, n, k, y, num_threads);
+    multiply_widening(x, m, Columns<Int8Format>{(const char*)packed, k}, bias, n, k, y, n,
+                      num_threads);
 }
 
 extern "C" bool quire_w8a32_rows(const int64_t* indices, int64_t count, const char* packed,
                                  int64_t n, int64_t k, float* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
-        const char* head = packed + indices[i] / PANEL * Widening<Int8Format>::panel_bytes(k);
+        const char* head = packed + indices[i] / PANEL * Columns<Int8Format>::panel_bytes(k);
         const int64_t row = indices[i] % PANEL;
-        const int8_t* from = (const int8_t*)head + Widening<Int8Format>::SCALE_BYTES + row;
+        const int8_t* from = (const int8_t*)head + Columns<Int8Format>::SCALE_BYTES + row;
         float scale;
         memcpy(&scale, head + row * 4, 4);
         for (int64_t column = 0; column < k; column++)
