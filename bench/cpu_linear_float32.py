@@ -1,5 +1,6 @@
 """Float32 linear layers on the CPU over weights whose numbers are bfloat16 ones: torch's, over four
-bytes a weight, and ours over two, or over one and rounded, by each instruction set that runs here.
+bytes a weight, and ours over two, or over one and rounded, or over four bits with a scale for each
+32 of them, by each instruction set that runs here.
 
     python -m bench.cpu_linear_float32 [--rows 1,8,32] [--rounds 5]
 
@@ -18,6 +19,7 @@ from bench.cpu_linear import SHAPES, Way, medians_s
 from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import library
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.quantised.grouping import bind_grouping
 from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 
 ROWS = (1, 4, 8, 16, 32, 128, 512)
@@ -67,7 +69,11 @@ def main() -> None:
     kernels: dict[str, WeightKernel] = {}
     for isa in built.isas:
         lent = built.of(isa)
-        kernels |= {f"{isa} halves": bind_bf16_storage(lent), f"{isa} bytes": bind_w8a32(lent)}
+        kernels |= {
+            f"{isa} halves": bind_bf16_storage(lent),
+            f"{isa} bytes": bind_w8a32(lent),
+            f"{isa} nibbles": bind_grouping(lent, 4),
+        }
     with torch.inference_mode():
         compare([int(each) for each in args.rows.split(",")], args.rounds, kernels)
 

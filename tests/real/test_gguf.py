@@ -99,6 +99,12 @@ def test_the_log_says_how_to_ask_the_newcomers_question(server: ServerProcess) -
     assert "fetching" not in server.log()
 
 
+def test_weights_take_no_more_memory_than_the_file(server: ServerProcess) -> None:
+    """A matrix of Q4_1 takes five bits a number, and one of Q8_0 eight and a half."""
+    num_bytes = server.metric('quire:memory_bytes{kind="weights"}')
+    assert 0 < num_bytes < 1.01 * real_gguf("smollm2").stat().st_size
+
+
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_the_configuration_is_the_models_own(name: str) -> None:
     found = AutoConfig.from_pretrained(folder_of(name))

@@ -81,17 +81,10 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
     packing = kernels if kernels is not None and kernels.linears else None
     is_lazy = packing is not None and not trust_remote_code and chosen == torch.float32
-    stays_16_bit = is_lazy and _are_bfloat16(tensors)
-    compute_bytes = None if chosen is None else chosen.itemsize
     loaded = tensors if whole.model_type == config.model_type else ()
-    in_groups = _in_groups(loaded, packing, chosen)
-    others = tuple(tensor for tensor in loaded if tensor.name not in in_groups)
-    stored_bytes = _weight_bytes(others, config)
-    least = stored_bytes if stays_16_bit else _weight_bytes(others, config, compute_bytes)
-    are_kept = least == stored_bytes and not in_groups
-    if packing is not None and chosen is not None and not are_kept:
-        least = least * packing.least_bits(chosen) // (8 * chosen.itemsize)
-    least += _weight_bytes(tuple(in_groups.values()), config)
+    as_16_bit = is_lazy and _are_bfloat16(tensors)
+    least, are_kept = _least_bytes(loaded, config, packing, chosen, as_16_bit=as_16_bit)
+    compute_bytes = None if chosen is None else chosen.itemsize
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
@@ -105,20 +98,39 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
     )
 
 
+def _least_bytes(
+    tensors: tuple[StoredTensor, ...],
+    config: "PretrainedConfig",
+    packing: ModelKernels | None,
+    dtype: torch.dtype | None,
+    *,
+    as_16_bit: bool,
+) -> tuple[int, bool]:
+    """Return the fewest bytes that the weights take, and whether they stay as they are stored."""
+    in_groups = _in_groups(tensors, packing, dtype)
+    others = tuple(tensor for tensor in tensors if tensor.name not in in_groups)
+    dtype_bytes = None if dtype is None or as_16_bit else dtype.itemsize
+    stored_bytes, least = (_weight_bytes(others, config, each) for each in (None, dtype_bytes))
+    are_kept = least == stored_bytes and not in_groups
+    if packing is not None and dtype is not None and not are_kept:
+        least = least * packing.least_bits(dtype) // (8 * dtype.itemsize)
+    return least + _weight_bytes(tuple(in_groups.values()), config), are_kept
+
+
 def _in_groups(
     tensors: tuple[StoredTensor, ...], packing: ModelKernels | None, dtype: torch.dtype | None
 ) -> dict[str, StoredTensor]:
-    """Return the tensors that kernels keep in the groups of the file, by name, each with the bytes
-    that it then takes."""
+    """Return the tensors that kernels take in the groups of the file, by name, each with the fewest
+    bytes that it then has."""
     kernels = () if packing is None else (*packing.heads, *packing.linears)
-    stay = [kernel for kernel in kernels if isinstance(kernel, StoredWeightKernel)]
+    grouped = [kernel for kernel in kernels if isinstance(kernel, StoredWeightKernel)]
     found = {}
     for tensor in tensors:
         if tensor.form is None or dtype is None or len(tensor.shape) != 2:
             continue
         outline = WeightOutline(*tensor.shape, dtype, None, tensor.form)
-        packed = (kernel.planned_bytes(outline) for kernel in stay)
-        num_bytes = next((each for each in packed if each is not None), None)
+        planned = [kernel.planned_bytes(outline) for kernel in grouped]
+        num_bytes = min((each for each in planned if each is not None), default=None)
         if num_bytes is not None:
             found[tensor.name] = replace(tensor, num_bytes=num_bytes, form=None)
     return found
