@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.models.config import CheckpointError
 from quire.models.loading.weight_files import read_headers
+from tests.models.families import SERVED
 from tests.models.loading.published.written import (
     Published,
     Quantise,
@@ -118,6 +119,12 @@ def test_weights_are_those_stored(
 
 def test_a_model_of_blocks(tmp_path: Path) -> None:
     check_loaded(publish(tmp_path, BLOCKS, blocks))
+
+
+def test_the_text_of_an_image_checkpoint(tmp_path: Path) -> None:
+    """As Mistral stores Ministral 3: a scale for each weight, and one for its activations."""
+    quantise = scaled(".weight_scale_inv", whole, activation_scale=ONE)
+    check_loaded(publish(tmp_path, FP8, quantise, SERVED["mistral3, text alone"]))
 
 
 def test_blocks_of_others(tmp_path: Path) -> None:
