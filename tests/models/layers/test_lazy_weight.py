@@ -10,7 +10,7 @@ from torch.nn.functional import embedding, linear
 
 from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all
 from quire.models.loading import pretrained
-from quire.models.loading.opened_tensors import HALVES
+from quire.models.loading.safetensors.opened_tensors import HALVES
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 

@@ -35,6 +35,29 @@ class GroupedWeight:
         has_offsets = self.offsets is not None
         return GroupForm(self.group_size, self.num_bits, self.scales.itemsize, has_offsets)
 
+    def with_halves(self) -> "GroupedWeight":
+        """Return the same with scales and offsets of float16, if all of them are halves."""
+        factors = [each for each in (self.scales, self.offsets) if each is not None]
+        halves = [each.half() for each in factors]
+        if not all(map(torch.equal, (each.float() for each in halves), factors)):
+            return self
+        return GroupedWeight(
+            self.numbers, halves[0], halves[1] if len(halves) > 1 else None, self.num_bits
+        )
+
+    def narrow(self, dim: int, start: int, length: int) -> "GroupedWeight | None":
+        """Return a view of a part; None where it begins or ends within a group."""
+        group = self.group_size if dim == self.numbers.dim() - 1 else 1
+        if start % group or length % group:
+            return None
+        places = (dim, start // group, length // group)
+        return GroupedWeight(
+            self.numbers.narrow(dim, start, length),
+            self.scales.narrow(*places),
+            None if self.offsets is None else self.offsets.narrow(*places),
+            self.num_bits,
+        )
+
     def values(self) -> Tensor:
         """Return W in float32: each product is rounded once, and then each sum."""
         numbers = self.numbers.view(*self.scales.shape, self.group_size)

@@ -37,6 +37,11 @@ class StoredWeight(Protocol):
         """Return a view of a part of it; None where a part cannot stay as it is stored."""
         ...
 
+    def at_hand(self) -> "StoredWeight":
+        """Return the same weight, of which any rows are quickly had: taken apart once for all of
+        them where each would have to be found in the whole."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HalfWeight:
@@ -60,6 +65,34 @@ class HalfWeight:
 
     def narrow(self, dim: int, start: int, length: int) -> "HalfWeight":
         return HalfWeight(self.kept.narrow(dim, start, length))
+
+    def at_hand(self) -> "HalfWeight":
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedWeight:
+    """A weight [..., N, K] of integers that lie in memory."""
+
+    weight: GroupedWeight
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.weight.numbers.shape
+
+    def values(self) -> Tensor:
+        return self.weight.values().to(self.dtype)
+
+    def grouped(self) -> GroupedWeight:
+        return self.weight
+
+    def narrow(self, dim: int, start: int, length: int) -> "OpenedWeight | None":
+        part = self.weight.narrow(dim, start, length)
+        return None if part is None else OpenedWeight(part, self.dtype)
+
+    def at_hand(self) -> "OpenedWeight":
+        return self
 
 
 class LazyWeight(Tensor):

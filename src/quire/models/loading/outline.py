@@ -26,8 +26,8 @@ from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
 from quire.models.loading.peak_memory import PeakMemory
+from quire.models.loading.safetensors.stored_tensors import StoredTensor
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
-from quire.models.loading.stored_tensors import StoredTensor
 from quire.models.loading.weight_files import read_headers
 from quire.models.parallel.linears import WRAPPED
 from quire.models.parallel.plan import plan_shards

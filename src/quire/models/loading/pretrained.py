@@ -30,8 +30,8 @@ from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
 from quire.models.loading.checkpoint_kind import TEXT_PARTS, has_head, zero_fields
 from quire.models.loading.end_tokens import end_tokens
+from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
 from quire.models.loading.state_dict import lazy_state
-from quire.models.loading.stored_tensors import FLOATS, StoredTensor
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.end_tokens import check_end_tokens
-from quire.models.loading.stored_tensors import FLOATS, StoredTensor
+from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
 from quire.models.loading.support import max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import (
     read_headers,

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from quire.models.loading.gguf.place import WEIGHTS, is_gguf_folder
 from quire.models.loading.gguf.weights import read_weights
-from quire.models.loading.opened_tensors import as_loaded, opened_tensors
 from quire.models.loading.published.place import quantisation_of
 from quire.models.loading.published.weights import format_of, read_published
+from quire.models.loading.safetensors.opened_tensors import as_loaded, opened_tensors
 
 
 def has_parts(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.models.config import CheckpointError
 from quire.models.loading.gguf.place import WEIGHTS, is_gguf_folder
 from quire.models.loading.published.place import CONFIG, quantisation_of
-from quire.models.loading.stored_tensors import FLOATS, StoredTensor, stored_tensors
+from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor, stored_tensors
 
 LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from quire.models.config import CheckpointError
-from quire.models.loading.stored_tensors import StoredTensor
+from quire.models.loading.safetensors.stored_tensors import StoredTensor
 
 SLACK, FREE = 2, 1 << 20
 """A model may lack some of its weights, and is told so by name where they are few."""

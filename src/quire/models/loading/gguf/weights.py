@@ -52,6 +52,9 @@ class BlockWeight:
             )
         return replace(self, content=self.content.narrow(dim, start, length))
 
+    def at_hand(self) -> "BlockWeight":
+        return self
+
 
 def read_weights(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the weights of a model, by the first of its files: floats in `dtype`, and matrices of

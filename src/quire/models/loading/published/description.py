@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quire.models.loading.published.place import quantisation_of
-from quire.models.loading.stored_tensors import QUANTISED, StoredTensor
+from quire.models.loading.safetensors.stored_tensors import QUANTISED, StoredTensor
 
 
 def describe_published(folder: Path, tensors: Iterable[StoredTensor]) -> str | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.loading.published.packed_bits import WORD_BITS, unpacked_bits
+from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
@@ -103,13 +103,14 @@ def from_zero_points(
     scales, zeros: [N, G], of float32 and of int16.
     """
     half = 1 << num_bits - 1
-    offsets = (half - zeros).float() * scales
-    return GroupedWeight(
-        (numbers.to(torch.int16) - half).to(torch.int8),
-        scales.contiguous(),
-        None if bool((zeros == half).all()) else offsets.contiguous(),
-        num_bits,
-    )
+    scales = scales.contiguous()
+    is_even = bool((zeros == half).all())
+    if is_even or num_bits == BYTE_BITS:
+        numbers, zeros = numbers.to(torch.int16) - half, zeros - half
+    numbers = numbers.to(torch.int8)
+    if is_even:
+        return GroupedWeight(numbers, scales, None, num_bits)
+    return GroupedWeight(numbers, scales, -zeros.float() * scales, num_bits)
 
 
 def _num_bits(zeros: Sequence[int], num_rows: int) -> int:

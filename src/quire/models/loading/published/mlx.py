@@ -20,7 +20,7 @@ from torch import Tensor
 from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.gguf.blocks import MXFP4_VALUES
 from quire.models.loading.published.gptq import HALVES
-from quire.models.loading.published.packed_bits import WORD_BITS, unpacked_bits
+from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
@@ -135,8 +135,9 @@ def _checked(settings: Settings) -> MlxSettings:
 
 
 def _affine(numbers: Tensor, scales: Tensor, biases: Tensor, num_bits: int) -> GroupedWeight:
-    """Return numbers x scales + biases, the numbers less their middle."""
-    half = 1 << num_bits - 1
-    return GroupedWeight(
-        (numbers.to(torch.int16) - half).to(torch.int8), scales, biases + half * scales, num_bits
-    )
+    """Return numbers x scales + biases. Those of eight bits are less their middle, as int8 has
+    them."""
+    if num_bits == BYTE_BITS:
+        middle = 1 << BYTE_BITS - 1
+        numbers, biases = numbers.to(torch.int16) - middle, biases + middle * scales
+    return GroupedWeight(numbers.to(torch.int8), scales, biases, num_bits)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.models.layers.grouped_weight import GroupedWeight
+from quire.models.layers.lazy_weight import OpenedWeight
 
 Parts = Mapping[str, Tensor]
 """The tensors that a weight is stored in, by the names that its format has for them."""
@@ -80,5 +81,14 @@ class PublishedWeight:
         values = found.values() if isinstance(found, GroupedWeight) else found
         return values.to(self.dtype)
 
-    def narrow(self, dim: int, start: int, length: int) -> None:
-        """Return None: a part of it is widened."""
+    def grouped(self) -> GroupedWeight | None:
+        found = self.unpacked(self.parts)
+        return found.with_halves() if isinstance(found, GroupedWeight) else None
+
+    def narrow(self, dim: int, start: int, length: int) -> OpenedWeight | None:
+        whole = self.at_hand()
+        return None if whole is self else whole.narrow(dim, start, length)
+
+    def at_hand(self) -> "OpenedWeight | PublishedWeight":
+        whole = self.grouped()
+        return self if whole is None else OpenedWeight(whole, self.dtype)

@@ -43,6 +43,10 @@ WHOLE = ("I8", "I16", "I32", "I64")
 PACKED, SIGNED = "U8", "I8"
 
 
+SIGNED_BITS = 5
+"""Bits of numbers from -8 on that have offsets: with those, numbers of four bits begin at 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchAoFormat:
     """The parts of each weight tell its kind."""
@@ -73,7 +77,8 @@ class TorchAoFormat:
         qdata, scale = parts["qdata"], parts["scale"].float()
         if qdata.dtype == torch.uint8:
             numbers = (unpacked_bits(qdata, 4).to(torch.int8) ^ 8) - 8
-            return GroupedWeight(numbers, _turned(scale), _turned(parts["zero_point"].float()), 4)
+            zeros = _turned(parts["zero_point"].float())
+            return GroupedWeight(numbers, _turned(scale), zeros, SIGNED_BITS)
         scales = _of_rows(scale, len(qdata))
         numbers = _less_zeros(qdata, parts.get("zero_point"))
         if numbers.dtype == torch.int8:

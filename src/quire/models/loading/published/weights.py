@@ -13,7 +13,6 @@ from torch import Tensor
 
 from quire.models.config import CheckpointError
 from quire.models.layers.lazy_weight import LazyWeight
-from quire.models.loading.opened_tensors import as_loaded, contents_of, opened_tensors
 from quire.models.loading.published.description import describe_published
 from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
@@ -24,7 +23,13 @@ from quire.models.loading.published.published_format import (
     PublishedWeight,
     Unread,
 )
-from quire.models.loading.stored_tensors import FLOATS, QUANTISED, StoredTensor, stored_tensors
+from quire.models.loading.safetensors.opened_tensors import as_loaded, contents_of, opened_tensors
+from quire.models.loading.safetensors.stored_tensors import (
+    FLOATS,
+    QUANTISED,
+    StoredTensor,
+    stored_tensors,
+)
 
 logger = logging.getLogger(__name__)
 

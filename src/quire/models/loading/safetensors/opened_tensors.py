@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.models.config import CheckpointError
 from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
-from quire.models.loading.stored_tensors import files_of
+from quire.models.loading.safetensors.stored_tensors import files_of
 
 HALVES = (torch.bfloat16, torch.float16)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quire.models.config import CheckpointError
 from quire.models.layers.group_form import GroupForm
-from quire.models.loading.safetensors_header import read_entries, shown
+from quire.models.loading.safetensors.header import read_entries, shown
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 QUANTISED = "quantised"

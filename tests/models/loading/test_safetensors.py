@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from quire.models.config import CheckpointError
 from quire.models.loading.checks.extent import refuse_more_layers, refuse_more_weights
-from quire.models.loading.stored_tensors import StoredTensor, files_of
+from quire.models.loading.safetensors.stored_tensors import StoredTensor, files_of
 from quire.models.loading.weight_files import read_headers
 
 TENSORS = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.int8)}
