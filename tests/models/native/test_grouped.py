@@ -126,7 +126,8 @@ def test_numbers_come_back_as_they_are(
     last = shape.num_rows - 1
     indices = torch.tensor(data.draw(st.lists(st.integers(0, last), min_size=1, max_size=9)))
     assert torch.equal(kernel.rows(indices, packed), weight.values()[indices])
-    outline = WeightOutline(*weight.numbers.shape, torch.float32, None, weight.form)
+    n, k = weight.numbers.shape
+    outline = WeightOutline(n, k, torch.float32, None, weight.form)
     assert packed.packed.nbytes == kernel.planned_bytes(outline)
 
 
