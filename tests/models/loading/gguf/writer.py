@@ -60,7 +60,8 @@ def write_model(
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert found is not None, name
             own = next(each for part_name, each in kinds.items() if part_name in found)
-            is_plain = own is gguf.GGMLQuantizationType.F32 or values.ndim == 1
+            is_bias = values.ndim == 1 or found.endswith(".bias")
+            is_plain = own is gguf.GGMLQuantizationType.F32 or is_bias
             data = values if is_plain else gguf.quantize(values, own)
             writer.add_tensor(found, data, raw_dtype=None if is_plain else own)
     for length in ("long", "short"):
