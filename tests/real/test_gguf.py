@@ -66,8 +66,19 @@ def dequantised(name: str) -> PreTrainedModel:
 def test_each_token_is_the_likeliest_of_the_dequantised_weights(server: ServerProcess) -> None:
     """Through a crowded server: a text is that of greedy `generate` if each of its tokens is the
     likeliest after those before it."""
-    reference = dequantised("smollm2")
-    for each in crowd.answers_in_company(server, prompts(12), seed=1)[::3]:
+    answers = crowd.answers_in_company(server, prompts(12), seed=1)[::3]
+    assert_likeliest(dequantised("smollm2"), answers)
+
+
+@pytest.mark.long
+def test_each_token_of_gemma_is_the_likeliest_of_the_dequantised_weights() -> None:
+    with server_process(str(real_gguf("gemma3")), *crowd.TIGHT, "--dtype", "float32") as running:
+        answers = crowd.answers_in_company(running, prompts(12), seed=1, send=crowd.completion)
+    assert_likeliest(dequantised("gemma3"), answers)
+
+
+def assert_likeliest(reference: PreTrainedModel, answers: Sequence[crowd.Answer]) -> None:
+    for each in answers:
         ids = torch.tensor([[*each.prompt_ids, *each.token_ids]])
         with torch.inference_mode():
             logits = reference(ids, logits_to_keep=len(each.token_ids) + 1).logits

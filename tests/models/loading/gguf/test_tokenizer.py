@@ -108,6 +108,24 @@ def test_what_a_user_defined_is_found_before_all_else(tmp_path: Path) -> None:
     assert found.encode("llo").tokens == ["<s>", "\u2581", "l", "lo"]
 
 
+def test_runs_of_spaces_are_the_longest_from_the_left(tmp_path: Path) -> None:
+    """As the tokenizer of Gemma 3 has 36 spaces as 31 and 5."""
+    runs = [" " * length for length in range(2, 6)]
+    vocabulary = Vocabulary(
+        "llama",
+        [*PIECES, "\u2581", *runs],
+        {
+            "token_type": [2, CONTROL, CONTROL, *[6] * 256, NORMAL, *[USER_DEFINED] * len(runs)],
+            "scores": [0.0] * len(PIECES) + [-9.0] + [-1000.0] * len(runs),
+            "unknown_token_id": 0,
+            "add_space_prefix": False,
+            "add_bos_token": False,
+        },
+    )
+    found = read_back(tmp_path / "a.gguf", vocabulary)
+    assert [len(token) for token in found.encode(" " * 13).tokens] == [5, 5, 3]
+
+
 @given(text=st.text(max_size=30))
 def test_any_text_comes_back(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / "pieces.gguf"

@@ -22,7 +22,7 @@ from quire.models.loading.gguf.parts import part_files, read_model
 from quire.models.loading.gguf.place import WEIGHTS, PartName, is_gguf_folder
 from quire.models.loading.gguf.tokenizer import CONTROL, PREFIX, build_tokenizer
 
-MADE_BY = 1
+MADE_BY = 2
 """A number that changes with what the folder holds, so that older ones are made anew."""
 END_TEXTS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "</s>"}

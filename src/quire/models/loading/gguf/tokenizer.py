@@ -5,7 +5,7 @@ found again from the scores of its pieces.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -149,7 +149,7 @@ def _sentence_piece(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     tokens = [SPACE * len(token) if _is_blank(token) else token for token in vocabulary.tokens]
     spelled = vocabulary._replace(tokens=tokens)
     unknown = spelled.special(fields, "unknown_token_id")
-    merges = list(_within(fields, _merges(spelled, vocabulary.scores)))
+    merges = _in_order(_within(fields, _merges(spelled, vocabulary.scores)))
     tokenizer = _bpe(fields, spelled, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
     replaced = normalizers.Replace(" ", SPACE)
     first = [normalizers.Prepend(SPACE)] if begins_with_space else []
@@ -165,27 +165,48 @@ def _is_blank(token: str) -> bool:
     return not token.strip(" ")
 
 
-def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
-    """Yield what SentencePiece merges, the best first: pieces that are a piece together, by the
-    score of the whole. Those that a user defined are found before all others."""
+class Merge(NamedTuple):
+    """Two pieces that are a piece together. One that a user defined comes before all others, then
+    the `score` of the whole decides."""
+
+    is_defined: bool
+    score: float
+    left: str
+    right: str
+
+
+def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[Merge]:
+    """Yield all merges of a vocabulary by the ids of what they make."""
+    types = vocabulary.types
     ids = {
         token: token_id
         for token, token_id in vocabulary.ids().items()
-        if vocabulary.types[token_id] in (NORMAL, USER_DEFINED, UNUSED)
+        if types[token_id] in (NORMAL, USER_DEFINED, UNUSED)
     }
-    types = vocabulary.types
-    order = [(types[i] != USER_DEFINED, -scores[i], i, token) for token, i in ids.items()]
-    for *_, token in sorted(order):
+    for token, token_id in ids.items():
+        is_defined, score = types[token_id] == USER_DEFINED, scores[token_id]
         parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         found = [(left, right) for left, right in parts if left in ids and right in ids]
-        yield from sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        for left, right in sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]])):
+            yield Merge(is_defined, score, left, right)
 
 
-def _within(fields: Fields, merges: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _in_order(merges: Iterable[Merge]) -> list[tuple[str, str]]:
+    """Return merges as transformers' converter orders them. Of equal scores the longest left piece
+    comes first, so that runs of spaces grow from the left to the longest that is a token."""
+    ordered = sorted(
+        merges,
+        key=lambda each: (each.is_defined, each.score, len(each.left), len(each.right)),
+        reverse=True,
+    )
+    return [(each.left, each.right) for each in ordered]
+
+
+def _within(fields: Fields, merges: Iterator[Merge]) -> Iterator[Merge]:
     """Yield merges up to MAX_MERGE_CHARS. Raises CheckpointError where there are more."""
     num_chars = 0
     for merge in merges:
-        num_chars += len(merge[0]) + len(merge[1])
+        num_chars += len(merge.left) + len(merge.right)
         if num_chars > MAX_MERGE_CHARS:
             raise fields.refusal(
                 f"its pieces are merged in ways of more than {MAX_MERGE_CHARS:,} characters"
