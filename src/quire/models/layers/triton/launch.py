@@ -49,3 +49,16 @@ def gate_constants(width: int, act: int, dtype: torch.dtype) -> Constants:
     columns = min(GATE_COLUMNS, next_power_of_2(width))
     values = {"WIDTH": width, "COLUMNS": columns, "ACT": act, "STORED": DTYPES[dtype]}
     return Constants(values, GATE_WARPS)
+
+
+def grouped_constants(num_rows: int, dtype: torch.dtype) -> tuple[dict[str, object], int, int]:
+    """Return the tile of a product by a weight in groups, its warps and its stages. Few rows are
+    what a step of decoding has; a tile of more reads a weight less often."""
+    is_exact = dtype.itemsize > 2
+    tile = {
+        "ROWS": 16 if num_rows <= 16 else 64,
+        "COLUMNS": 32 if is_exact else 64,
+        "DEPTH": 32 if is_exact else 64,
+        "COMPUTE": DTYPES[dtype],
+    }
+    return tile, 4, 3

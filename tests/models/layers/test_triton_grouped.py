@@ -1,0 +1,141 @@
+"""Triton's products by weights in groups against the same numbers in float64, in Triton's
+interpreter."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.models.layers.grouped_weight import GroupedWeight
+from quire.models.layers.lazy_weight import StoredWeight
+from quire.models.layers.weight_kernel import WeightOutline
+
+pytest.importorskip("triton", reason="triton is not installed")
+from quire.models.layers.triton.grouped import MANY_ROWS, TritonGrouped
+
+KERNEL = TritonGrouped(torch.device("cpu"))
+DTYPES = (torch.float32, torch.float16)
+UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11}
+"""How far rounding takes a number of each dtype, as a share of it."""
+FORMS = [
+    (num_bits, group_size, scale, has_offsets)
+    for num_bits in (4, 8)
+    for group_size, scale in ((16, torch.float32), (32, torch.float16), (96, torch.float32))
+    for has_offsets in (False, True)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A weight that is stored in groups."""
+
+    weight: GroupedWeight
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.weight.numbers.shape
+
+    def values(self) -> Tensor:
+        return self.weight.values().to(self.dtype)
+
+    def grouped(self) -> GroupedWeight:
+        return self.weight
+
+    def narrow(self, dim: int, start: int, length: int) -> "Stored":
+        assert dim == 0
+        of_rows = slice(start, start + length)
+        offsets = None if self.weight.offsets is None else self.weight.offsets[of_rows]
+        numbers, scales = self.weight.numbers[of_rows], self.weight.scales[of_rows]
+        return Stored(GroupedWeight(numbers, scales, offsets, self.weight.num_bits), self.dtype)
+
+
+def made(
+    num_rows: int,
+    dtype: torch.dtype,
+    form: tuple[int, int, torch.dtype, bool] = (4, 32, torch.float16, False),
+    *,
+    num_columns: int = 96,
+) -> Stored:
+    """Return random numbers of a form: bits, size of a group, dtype of scales, offsets."""
+    num_bits, group_size, scale, has_offsets = form
+    generator = torch.Generator().manual_seed(num_rows)
+    lowest = 0 if has_offsets and num_bits == 4 else -(1 << num_bits - 1)
+    shape, groups = (num_rows, num_columns), (num_rows, num_columns // group_size)
+    numbers = torch.randint(lowest, lowest + (1 << num_bits), shape, generator=generator)
+    scales, offsets = (torch.rand(*groups, generator=generator).to(scale) for _ in range(2))
+    weight = GroupedWeight(
+        numbers.to(torch.int8), scales, offsets if has_offsets else None, num_bits
+    )
+    return Stored(weight, dtype)
+
+
+def assert_is_product(found: Tensor, x: Tensor, stored: StoredWeight, bias: Tensor | None) -> None:
+    """Within what rounding explains: W is rounded once, each of the sum's K steps in float32, and
+    the result."""
+    wide, rows = stored.values().double(), x.double()
+    expected = rows @ wide.T + (0 if bias is None else bias.double())
+    size = rows.abs() @ wide.abs().T + (0 if bias is None else bias.double().abs())
+    steps = (x.shape[-1] + 2) * UNIT[torch.float32]
+    assert ((found.double() - expected).abs() <= size * (steps + UNIT[x.dtype])).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_products_are_those_of_the_numbers(
+    form: tuple[int, int, torch.dtype, bool], dtype: torch.dtype
+) -> None:
+    stored = made(37, dtype, form)
+    x = torch.randn(3, 96, generator=torch.Generator().manual_seed(0)).to(dtype)
+    bias = torch.randn(37, generator=torch.Generator().manual_seed(1)).to(dtype)
+    packed = KERNEL.pack_stored(stored)
+    assert_is_product(KERNEL.linear(x, packed, bias), x, stored, bias)
+    assert torch.equal(KERNEL.unpack(packed), stored.values())
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 17, 65, MANY_ROWS + 1])
+def test_any_number_of_rows(num_rows: int) -> None:
+    """Columns that are no whole runs, and a tile of rows that is not full."""
+    stored = made(70, torch.float32, num_columns=32)
+    x = torch.randn(2, num_rows, 32, generator=torch.Generator().manual_seed(2))
+    found = KERNEL.linear(x, KERNEL.pack_stored(stored), None)
+    assert found.shape == (2, num_rows, 70)
+    assert_is_product(found.flatten(0, 1), x.flatten(0, 1), stored, None)
+
+
+def test_a_row_alone_is_that_row_in_company() -> None:
+    stored = made(33, torch.float16, num_columns=160)
+    packed = KERNEL.pack_stored(stored)
+    x = torch.randn(16, 160, generator=torch.Generator().manual_seed(3)).half()
+    together = KERNEL.linear(x, packed, None)
+    for row in (0, 7, 15):
+        assert torch.equal(KERNEL.linear(x[row : row + 1], packed, None)[0], together[row])
+
+
+def test_joined_weights_are_one_of_all_their_rows() -> None:
+    parts = [made(num_rows, torch.float16) for num_rows in (5, 40)]
+    packed = [KERNEL.pack_stored(each) for each in parts]
+    whole = KERNEL.join(packed)
+    assert whole is not None and whole.num_rows == 45
+    assert torch.equal(KERNEL.unpack(whole), torch.cat([each.values() for each in parts]))
+    assert packed[1].packed.data_ptr() > whole.packed.data_ptr()
+    indices = torch.tensor([[44, 0], [7, 7]])
+    assert torch.equal(KERNEL.rows(indices, whole), KERNEL.unpack(whole)[indices])
+    assert KERNEL.join([packed[0], KERNEL.pack_stored(made(4, torch.float16, FORMS[1]))]) is None
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_planned_bytes_are_those_that_are_packed(form: tuple[int, int, torch.dtype, bool]) -> None:
+    """Four bits take half of what eight do, beside the scales."""
+    stored = made(9, torch.float16, form)
+    outline = WeightOutline(9, 96, torch.float16, None, stored.weight.form)
+    assert KERNEL.planned_bytes(outline) == KERNEL.pack_stored(stored).packed.nbytes
+    assert KERNEL.planned_bytes(outline._replace(form=None)) is None
+
+
+def test_others_are_not_taken() -> None:
+    assert not KERNEL.takes(torch.zeros(4, 4))
+    assert not KERNEL.takes_stored(made(4, torch.float64))
+    with pytest.raises(ValueError, match="only weights that are stored in groups"):
+        KERNEL.pack(torch.zeros(4, 4))
