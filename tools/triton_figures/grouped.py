@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from quire.models.attention.triton.tiles import Device
-from quire.models.layers.grouped_weight import GroupForm
+from quire.models.layers.group_form import GroupForm
 from quire.models.layers.triton.grouped import WIDENED_COLUMNS, RowLayout
 from quire.models.layers.triton.grouped_kernel import multiply, widen
 from quire.models.layers.triton.launch import grouped_constants
@@ -45,7 +45,7 @@ def programs(form: GroupForm, dtype: torch.dtype, _: Device) -> Iterator[Program
             "HAS_BIAS": True,
             "UNIT": layout.unit,
         }
-        constants = {**layout.constants(), **tile, **more}
+        constants = {**layout.constants(), **tile, **more, "HAS_BIAS": True}
         unaligned = frozenset(("num_rows",))
         yield Program(
             f"multiply, {name}", multiply, types, constants, num_warps, num_stages, unaligned

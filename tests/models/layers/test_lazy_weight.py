@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all
+from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all, widened
 from quire.models.loading import pretrained
 from quire.models.loading.safetensors.opened_tensors import HALVES
 from tests.models.checkpoints import save_checkpoint
@@ -50,6 +50,11 @@ def test_a_parameter_of_it_and_a_module_that_moves_stay_lazy() -> None:
     nn.Module.to(layer, torch.device("cpu"))
     assert isinstance(layer.weight, LazyWeight) and isinstance(layer.weight.stored, HalfWeight)
     assert layer.weight.stored.kept.data_ptr() == kept.data_ptr()
+    nn.Module.to(layer, torch.device("meta"))
+    assert isinstance(layer.weight, LazyWeight) and layer.weight.device.type == "meta"
+    assert layer.weight.stored.kept.data_ptr() == kept.data_ptr()
+    assert widened(layer.weight).device.type == "meta"
+    nn.Module.to(layer, torch.device("cpu"))
     twin = nn.Linear(8, 6, bias=False)
     twin.weight = layer.weight
     both = nn.ModuleList([layer, twin])

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_map_only
 from quire.models.layers.group_form import GroupForm
 from quire.models.layers.grouped_weight import GroupedWeight
 
+CPU = torch.device("cpu")
+
 
 class StoredWeight(Protocol):
     """A weight as a file keeps it."""
@@ -96,17 +98,17 @@ class OpenedWeight:
 
 
 class LazyWeight(Tensor):
-    """A plain tensor to its users, kept as `stored`.
+    """A plain tensor to its users, kept as `stored` whatever the device is that it has for them.
 
-    Every operation gets its numbers, by `__torch_dispatch__`.
+    Every operation but a move gets its numbers, by `__torch_dispatch__`.
     """
 
     stored: StoredWeight
 
     @staticmethod
-    def __new__(cls, stored: StoredWeight) -> "LazyWeight":
+    def __new__(cls, stored: StoredWeight, device: torch.device = CPU) -> "LazyWeight":
         made: LazyWeight = torch.Tensor._make_wrapper_subclass(
-            cls, stored.shape, dtype=stored.dtype
+            cls, stored.shape, dtype=stored.dtype, device=device
         )
         made.stored = stored
         return made
@@ -125,7 +127,12 @@ class LazyWeight(Tensor):
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             (lazy,) = args
             assert isinstance(lazy, LazyWeight)
-            return LazyWeight(lazy.stored)
+            return LazyWeight(lazy.stored, lazy.device)
+        if func is torch.ops.aten._to_copy.default and kwargs is not None:
+            (moved,) = args
+            assert isinstance(moved, LazyWeight)
+            if kwargs.get("dtype") in (None, moved.dtype) and "device" in kwargs:
+                return LazyWeight(moved.stored, torch.device(str(kwargs["device"])))
         # What is to be a view of a tensor from outside of inference mode has to be from there too.
         is_inference = torch.is_inference_mode_enabled() and not func.is_view
         with torch.inference_mode(is_inference):
@@ -142,7 +149,7 @@ def form_of(stored: StoredWeight) -> GroupForm | None:
 
 def widened(tensor: Tensor) -> Tensor:
     """Return a plain tensor for a `LazyWeight`; any other tensor as it is."""
-    return tensor.stored.values() if isinstance(tensor, LazyWeight) else tensor
+    return tensor.stored.values().to(tensor.device) if isinstance(tensor, LazyWeight) else tensor
 
 
 def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -151,7 +158,7 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
     if isinstance(tensor, LazyWeight):
         part = tensor.stored.narrow(dim, start, length)
         if part is not None:
-            return LazyWeight(part)
+            return LazyWeight(part, tensor.device)
     plain = widened(tensor).narrow(dim, start, length)
     return plain.clone(memory_format=torch.contiguous_format)
 

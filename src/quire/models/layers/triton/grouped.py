@@ -11,7 +11,8 @@ from triton import cdiv
 
 from quire.models.attention.triton.launch import DTYPES
 from quire.models.attention.triton.support import is_interpreted
-from quire.models.layers.grouped_weight import GroupedWeight, GroupForm
+from quire.models.layers.group_form import GroupForm
+from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.layers.lazy_weight import StoredWeight, form_of
 from quire.models.layers.triton.grouped_kernel import multiply, widen
 from quire.models.layers.triton.launch import grouped_constants
