@@ -112,5 +112,5 @@ def _loaded(family: str, place: Place, *, is_fused: bool) -> LoadedModel:
         dtype=ModelDtype.FLOAT32,
         device=place.device,
         on_progress=lambda phase, done, total: None,
-        kernels=triton_kernels() if is_fused else None,
+        kernels=triton_kernels(place.device) if is_fused else None,
     )

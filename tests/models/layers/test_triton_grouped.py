@@ -2,17 +2,30 @@
 interpreter."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from torch import Tensor
 
+from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.layers.lazy_weight import StoredWeight
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.plain_weight import PlainWeights
 from quire.models.layers.weight_kernel import WeightOutline
+from quire.models.loading.checkpoint import ModelSource, locate
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import SERVED
+from tests.models.layers.test_linears import load_packed, logits
+from tests.models.loading.gguf.writer import write_model
+from tests.models.logits_error import assert_same_logits
 
 pytest.importorskip("triton", reason="triton is not installed")
+from quire.models.layers.triton.choice import triton_kernels
 from quire.models.layers.triton.grouped import MANY_ROWS, TritonGrouped
+from quire.models.layers.triton.triton_layers import TritonLayers
 
 KERNEL = TritonGrouped(torch.device("cpu"))
 DTYPES = (torch.float32, torch.float16)
@@ -122,7 +135,17 @@ def test_joined_weights_are_one_of_all_their_rows() -> None:
     assert packed[1].packed.data_ptr() > whole.packed.data_ptr()
     indices = torch.tensor([[44, 0], [7, 7]])
     assert torch.equal(KERNEL.rows(indices, whole), KERNEL.unpack(whole)[indices])
-    assert KERNEL.join([packed[0], KERNEL.pack_stored(made(4, torch.float16, FORMS[1]))]) is None
+
+
+def test_joined_weights_of_several_forms_are_multiplied_one_after_the_other() -> None:
+    parts = [made(5 + index, torch.float32, FORMS[index]) for index in (0, 3, 3, 11)]
+    whole = KERNEL.join([KERNEL.pack_stored(each) for each in parts])
+    assert whole is not None
+    assert torch.equal(KERNEL.unpack(whole), torch.cat([each.values() for each in parts]))
+    x = torch.randn(2, 96, generator=torch.Generator().manual_seed(5))
+    bias = torch.randn(whole.num_rows, generator=torch.Generator().manual_seed(6))
+    alone = [KERNEL.linear(x, KERNEL.pack_stored(each), None) for each in parts]
+    torch.testing.assert_close(KERNEL.linear(x, whole, bias), torch.cat(alone, -1) + bias)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -139,3 +162,20 @@ def test_others_are_not_taken() -> None:
     assert not KERNEL.takes_stored(made(4, torch.float64))
     with pytest.raises(ValueError, match="only weights that are stored in groups"):
         KERNEL.pack(torch.zeros(4, 4))
+
+
+def test_a_model_of_a_gguf_file_stays_in_its_bits(tmp_path: Path) -> None:
+    """Queries and keys of four bits beside values of eight, and a head that embeds."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "num_attention_heads": 4}
+    llama = SERVED["llama"]
+    family = llama._replace(fields={**llama.fields, **sizes, "num_key_value_heads": 2})
+    folder = save_checkpoint(family, tmp_path / "whole")
+    kinds = {"attn_v": gguf.GGMLQuantizationType.Q8_0, "": gguf.GGMLQuantizationType.Q4_0}
+    write_model(folder, tmp_path / "model.gguf", "llama", kind=kinds)
+    located = locate(ModelSource(str(tmp_path / "model.gguf")), lambda phase, done, total: None)
+    grouped = load_packed(located, triton_kernels(torch.device("cpu")), "float32")
+    plain = load_packed(located, ModelKernels((PlainWeights(),), TritonLayers()), "float32")
+    assert isinstance(vars(grouped.module)["forward"], DecoderForward)
+    assert not grouped.left_out
+    assert_same_logits(logits(grouped), logits(plain))
+    assert grouped.weight_bytes < 0.3 * plain.weight_bytes

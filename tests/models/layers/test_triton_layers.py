@@ -103,7 +103,7 @@ def test_weights_may_be_joined_and_are_what_they_were() -> None:
 @long_but_for(["qwen3", *PARTS], "name", [*WHOLE, *PARTS])
 def test_a_model_says_what_it_said(name: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, name, num_hidden_layers=2)
-    fused = load_packed(folder, triton_kernels(), "float32")
+    fused = load_packed(folder, triton_kernels(torch.device("cpu")), "float32")
     if name in PARTS:
         assert kinds_in(fused) == PARTS[name]
     else:
@@ -128,7 +128,10 @@ def test_a_layer_is_eleven_kernels(tmp_path: Path) -> None:
     """Four products, two norms, rotary embeddings, a gate, a sum, the write of K and V, and
     attention; without fused layers they are 35."""
     folders = [checkpoint(tmp_path, "llama", num_hidden_layers=number) for number in (1, 2)]
-    one, two = (num_kernels(load_packed(each, triton_kernels(), "float32")) for each in folders)
+    one, two = (
+        num_kernels(load_packed(each, triton_kernels(torch.device("cpu")), "float32"))
+        for each in folders
+    )
     assert two - one == 11
     one, two = (num_kernels(load(each, "float32")) for each in folders)
     assert two - one == 35
@@ -136,7 +139,9 @@ def test_a_layer_is_eleven_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.long  # whole starts that capture are in every run, and so is each kernel
 def test_captured_steps_say_what_generate_says(references: References) -> None:
-    loaded = load_packed(references.checkpoint("qwen3"), triton_kernels(), "float32")
+    loaded = load_packed(
+        references.checkpoint("qwen3"), triton_kernels(torch.device("cpu")), "float32"
+    )
     assert DecoderForward in kinds_in(loaded)
     prompts, device = fidelity_prompts()[:1], StandInDevice()
     paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE)

@@ -6,6 +6,7 @@ from quire.models.attention.triton.support import why_not_device
 from quire.models.config import LinearBackend
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
+from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.optimizations import Disabled, Optimization
 
@@ -17,15 +18,19 @@ def gpu_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | 
         return None
     if Optimization.FUSED_LAYERS in options.disabled or not torch.cuda.is_available():
         return None
-    return triton_kernels(options.disabled) if why_not_device(device) is None else None
+    return triton_kernels(device, options.disabled) if why_not_device(device) is None else None
 
 
-def triton_kernels(disabled: Disabled = ()) -> ModelKernels:
-    """Return the kernels. Weights stay where they lie: a GPU has no use for their order."""
+def triton_kernels(device: torch.device, disabled: Disabled = ()) -> ModelKernels:
+    """Return the kernels. Plain weights stay where they lie: a GPU has no use for their order."""
+    from quire.models.layers.triton.grouped import TritonGrouped
     from quire.models.layers.triton.triton_layers import TritonLayers
 
+    linears: list[WeightKernel] = [PlainWeights()]
+    if Optimization.GROUPED_WEIGHTS not in disabled:
+        linears.insert(0, TritonGrouped(device))
     return ModelKernels(
-        (PlainWeights(),),
+        tuple(linears),
         TritonLayers(),
         disabled=(*disabled, Optimization.WEIGHT_RELOCATION),
     )

@@ -1,8 +1,9 @@
 """Linear layers on a GPU over weights of small integers with a scale for each group of columns,
 which stay in their few bits, while x has more: W4A16 and W8A16."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,11 +50,12 @@ class RowLayout:
     @property
     def num_bytes(self) -> int:
         """The bytes of the numbers: whole runs, where two lie in a byte."""
-        return cdiv(self.num_columns, 2 * RUN) * RUN if self.is_halved else self.num_columns
+        num_runs = -(-self.num_columns // (2 * RUN))
+        return num_runs * RUN if self.is_halved else self.num_columns
 
     @property
     def scales_at(self) -> int:
-        return cdiv(self.num_bytes, ROW_BYTES) * ROW_BYTES
+        return _padded(self.num_bytes)
 
     @property
     def offsets_at(self) -> int:
@@ -62,7 +64,7 @@ class RowLayout:
     @property
     def row_bytes(self) -> int:
         end = self.offsets_at + self._num_scale_bytes * self.form.has_offsets
-        return cdiv(end, ROW_BYTES) * ROW_BYTES
+        return _padded(end)
 
     @property
     def _num_scale_bytes(self) -> int:
@@ -88,28 +90,41 @@ class RowLayout:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PackedGroups(PackedWeight):
-    """A weight whose panels are single rows: `packed` is [N, 1, 1, as many numbers of W's dtype as
-    the bytes of a row would be]."""
+class Piece(NamedTuple):
+    """Rows of W of one form, whose bytes `content` begins with."""
 
-    form: GroupForm
-
-    @property
-    def layout(self) -> RowLayout:
-        return RowLayout(self.form, self.num_columns)
+    content: Tensor
+    num_rows: int
+    layout: RowLayout
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return views of its numbers, its scales and its offsets, each from where a first row has
         them."""
-        layout, content = self.layout, self.packed.detach().view(torch.uint8).flatten()
+        layout, form = self.layout, self.layout.form
         number = torch.uint8 if layout.is_halved else torch.int8
-        scale = torch.float16 if self.form.scale_bytes == 2 else torch.float32
+        scale = torch.float16 if form.scale_bytes == 2 else torch.float32
         return (
-            content.view(number),
-            content[layout.scales_at :].view(scale),
-            content[layout.offsets_at :].view(scale) if self.form.has_offsets else None,
+            self.content.view(number),
+            self.content[layout.scales_at :].view(scale),
+            self.content[layout.offsets_at :].view(scale) if form.has_offsets else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroups(PackedWeight):
+    """A weight in bytes: `packed` is [units of ROW_BYTES, 1, 1, numbers of W's dtype in a unit].
+
+    forms: how many rows are of which form, one after the other.
+    """
+
+    forms: tuple[tuple[GroupForm, int], ...]
+
+    def pieces(self) -> Iterator[Piece]:
+        content = self.packed.detach().view(torch.uint8).flatten()
+        for form, num_rows in self.forms:
+            layout = RowLayout(form, self.num_columns)
+            yield Piece(content, num_rows, layout)
+            content = content[num_rows * layout.row_bytes :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,48 +171,43 @@ class TritonGrouped:
         return self._packed(grouped, stored.dtype)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """Join weights of equal K and one form into one of all their rows, of which they become
-        views. Returns None for others."""
-        forms = {each.form for each in weights if isinstance(each, PackedGroups)}
-        if len(forms) != 1:
-            return None
-        whole = join(weights)
-        return PackedGroups(whole.packed, whole.num_rows, whole.num_columns, forms.pop())
+        """Join weights of equal K into one of all their rows, of which they become views. Those of
+        one form are one product, others are multiplied one after the other."""
+        whole, forms = join(weights), list[tuple[GroupForm, int]]()
+        for each in weights:
+            assert isinstance(each, PackedGroups), "it was packed here"
+            for form, num_rows in each.forms:
+                if forms and forms[-1][0] == form:
+                    num_rows += forms.pop()[1]
+                forms.append((form, num_rows))
+        return PackedGroups(whole.packed, whole.num_rows, whole.num_columns, tuple(forms))
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K], rounded to its dtype."""
-        return self.rows(torch.arange(weight.num_rows, device=weight.packed.device), weight)
+        assert isinstance(weight, PackedGroups), "it was packed here"
+        dtype = weight.packed.dtype
+        return torch.cat([_widened(each, range(each.num_rows), dtype) for each in weight.pieces()])
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Return x W^T + bias: [..., K] to [..., N]."""
         assert isinstance(weight, PackedGroups), "it was packed here"
         rows = x.reshape(-1, weight.num_columns).contiguous()
-        out = rows.new_empty(len(rows), weight.num_rows)
-        if len(rows) >= MANY_ROWS:
-            self._multiply_widened(rows, weight, bias, out)
-        elif len(rows) > 0:
-            _multiply(rows, weight, bias, out)
+        multiplied = _multiply_widened if len(rows) >= MANY_ROWS else _multiply
+        found, first = [], 0
+        for piece in weight.pieces():
+            last = first + piece.num_rows
+            found.append(multiplied(rows, piece, None if bias is None else bias[first:last]))
+            first = last
+        out = found[0] if len(found) == 1 else torch.cat(found, -1)
         return out.view(*x.shape[:-1], weight.num_rows)
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
-        """Return rows of W: [..., K]. An index must be below N: a GPU does not tell in time."""
+        """Return rows of W, of one form: [..., K]. An index must be below N: a GPU does not tell in
+        time."""
         assert isinstance(weight, PackedGroups), "it was packed here"
-        out = weight.packed.new_empty(*indices.shape, weight.num_columns)
-        if indices.numel():
-            grid = (indices.numel(), cdiv(weight.num_columns, WIDENED_COLUMNS))
-            constants = {**weight.layout.constants(), "COLUMNS": WIDENED_COLUMNS}
-            widen[grid](indices.contiguous(), *weight.parts(), out, **constants)
-        return out
-
-    def _multiply_widened(
-        self, rows: Tensor, weight: PackedGroups, bias: Tensor | None, out: Tensor
-    ) -> None:
-        """Multiply by so many widened rows of W at a time that they take little memory."""
-        at_once = max(WIDENED_NUMBERS // weight.num_columns, 1)
-        for first in range(0, weight.num_rows, at_once):
-            last = min(first + at_once, weight.num_rows)
-            wide = self.rows(torch.arange(first, last, device=rows.device), weight)
-            out[:, first:last] = linear(rows, wide, None if bias is None else bias[first:last])
+        (piece,) = weight.pieces()
+        found = _rows(indices.flatten(), piece, weight.packed.dtype)
+        return found.view(*indices.shape, weight.num_columns)
 
     def _packed(self, weight: GroupedWeight, dtype: torch.dtype) -> PackedGroups:
         num_rows, num_columns = weight.numbers.shape
@@ -205,13 +215,17 @@ class TritonGrouped:
         content = torch.zeros(num_rows, layout.row_bytes, dtype=torch.uint8)
         numbers = weight.numbers.view(torch.uint8)
         content[:, : layout.num_bytes] = _halved(weight) if layout.is_halved else numbers
-        parts = ((layout.scales_at, weight.scales), (layout.offsets_at, weight.offsets))
-        for at, part in parts:
+        for at, part in ((layout.scales_at, weight.scales), (layout.offsets_at, weight.offsets)):
             if part is not None:
                 found = part.contiguous().view(torch.uint8)
                 content[:, at : at + found.shape[1]] = found
-        packed = content.view(dtype).view(num_rows, 1, 1, -1).to(self.device)
-        return PackedGroups(packed, num_rows, num_columns, weight.form)
+        units = content.view(dtype).view(-1, 1, 1, ROW_BYTES // dtype.itemsize)
+        forms = ((weight.form, num_rows),)
+        return PackedGroups(units.to(self.device), num_rows, num_columns, forms)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // ROW_BYTES) * ROW_BYTES
 
 
 def _fits(form: GroupForm) -> bool:
@@ -228,19 +242,49 @@ def _halved(weight: GroupedWeight) -> Tensor:
     return (runs[:, :, 0] | runs[:, :, 1] << HALF_BITS).flatten(1)
 
 
-def _multiply(rows: Tensor, weight: PackedGroups, bias: Tensor | None, out: Tensor) -> None:
+def _multiply(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor:
+    out = rows.new_empty(len(rows), piece.num_rows)
     tile, num_warps, num_stages = grouped_constants(len(rows), rows.dtype)
     if is_interpreted():
         num_warps, num_stages = 1, 1
-    grid = (cdiv(len(rows), tile["ROWS"]), cdiv(weight.num_rows, tile["COLUMNS"]))
-    multiply[grid](
-        *(rows, *weight.parts(), bias, out, len(rows)),
-        WIDTH=weight.num_rows,
-        NUM_BYTES=weight.layout.num_bytes,
-        HAS_BIAS=bias is not None,
-        UNIT=weight.layout.unit,
-        **weight.layout.constants(),
-        **tile,
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )
+    grid = (cdiv(len(rows), tile["ROWS"]), cdiv(piece.num_rows, tile["COLUMNS"]))
+    if len(rows):
+        multiply[grid](
+            *(rows, *piece.parts(), bias, out, len(rows)),
+            WIDTH=piece.num_rows,
+            NUM_BYTES=piece.layout.num_bytes,
+            HAS_BIAS=bias is not None,
+            UNIT=piece.layout.unit,
+            **piece.layout.constants(),
+            **tile,
+            num_warps=num_warps,
+            num_stages=num_stages,
+        )
+    return out
+
+
+def _multiply_widened(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor:
+    """Multiply by so many widened rows of W at a time that they take little memory."""
+    out = rows.new_empty(len(rows), piece.num_rows)
+    at_once = max(WIDENED_NUMBERS // piece.layout.num_columns, 1)
+    for first in range(0, piece.num_rows, at_once):
+        own = range(first, min(first + at_once, piece.num_rows))
+        part = slice(own.start, own.stop)
+        wide = _widened(piece, own, rows.dtype)
+        out[:, part] = linear(rows, wide, None if bias is None else bias[part])
+    return out
+
+
+def _widened(piece: Piece, rows: range, dtype: torch.dtype) -> Tensor:
+    device = piece.content.device
+    return _rows(torch.arange(rows.start, rows.stop, device=device), piece, dtype)
+
+
+def _rows(indices: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:
+    num_columns = piece.layout.num_columns
+    out = torch.empty(len(indices), num_columns, dtype=dtype, device=piece.content.device)
+    if len(indices):
+        grid = (len(indices), cdiv(num_columns, WIDENED_COLUMNS))
+        constants = {**piece.layout.constants(), "COLUMNS": WIDENED_COLUMNS}
+        widen[grid](indices.contiguous(), *piece.parts(), out, **constants)
+    return out
