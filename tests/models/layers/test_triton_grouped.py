@@ -1,7 +1,6 @@
 """Triton's products by weights in groups against the same numbers in float64, in Triton's
 interpreter."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import StoredWeight
+from quire.models.layers.lazy_weight import OpenedWeight, StoredWeight
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
 from quire.models.layers.weight_kernel import WeightOutline
@@ -20,12 +19,10 @@ from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 from tests.models.layers.test_linears import load_packed, logits
 from tests.models.loading.gguf.writer import write_model
-from tests.models.logits_error import assert_same_logits
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.layers.triton.choice import triton_kernels
 from quire.models.layers.triton.grouped import MANY_ROWS, TritonGrouped
-from quire.models.layers.triton.triton_layers import TritonLayers
 
 KERNEL = TritonGrouped(torch.device("cpu"))
 DTYPES = (torch.float32, torch.float16)
@@ -39,38 +36,13 @@ FORMS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A weight that is stored in groups."""
-
-    weight: GroupedWeight
-    dtype: torch.dtype
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.weight.numbers.shape
-
-    def values(self) -> Tensor:
-        return self.weight.values().to(self.dtype)
-
-    def grouped(self) -> GroupedWeight:
-        return self.weight
-
-    def narrow(self, dim: int, start: int, length: int) -> "Stored":
-        assert dim == 0
-        of_rows = slice(start, start + length)
-        offsets = None if self.weight.offsets is None else self.weight.offsets[of_rows]
-        numbers, scales = self.weight.numbers[of_rows], self.weight.scales[of_rows]
-        return Stored(GroupedWeight(numbers, scales, offsets, self.weight.num_bits), self.dtype)
-
-
 def made(
     num_rows: int,
     dtype: torch.dtype,
     form: tuple[int, int, torch.dtype, bool] = (4, 32, torch.float16, False),
     *,
     num_columns: int = 96,
-) -> Stored:
+) -> OpenedWeight:
     """Return random numbers of a form: bits, size of a group, dtype of scales, offsets."""
     num_bits, group_size, scale, has_offsets = form
     generator = torch.Generator().manual_seed(num_rows)
@@ -81,7 +53,7 @@ def made(
     weight = GroupedWeight(
         numbers.to(torch.int8), scales, offsets if has_offsets else None, num_bits
     )
-    return Stored(weight, dtype)
+    return OpenedWeight(weight, dtype)
 
 
 def assert_is_product(found: Tensor, x: Tensor, stored: StoredWeight, bias: Tensor | None) -> None:
@@ -166,7 +138,13 @@ def test_others_are_not_taken() -> None:
 
 def test_a_model_of_a_gguf_file_stays_in_its_bits(tmp_path: Path) -> None:
     """Queries and keys of four bits beside values of eight, and a head that embeds."""
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "head_dim": 16,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+    }
     llama = SERVED["llama"]
     family = llama._replace(fields={**llama.fields, **sizes, "num_key_value_heads": 2})
     folder = save_checkpoint(family, tmp_path / "whole")
@@ -174,8 +152,8 @@ def test_a_model_of_a_gguf_file_stays_in_its_bits(tmp_path: Path) -> None:
     write_model(folder, tmp_path / "model.gguf", "llama", kind=kinds)
     located = locate(ModelSource(str(tmp_path / "model.gguf")), lambda phase, done, total: None)
     grouped = load_packed(located, triton_kernels(torch.device("cpu")), "float32")
-    plain = load_packed(located, ModelKernels((PlainWeights(),), TritonLayers()), "float32")
+    plain = load_packed(located, ModelKernels((PlainWeights(),)), "float32")
     assert isinstance(vars(grouped.module)["forward"], DecoderForward)
     assert not grouped.left_out
-    assert_same_logits(logits(grouped), logits(plain))
+    torch.testing.assert_close(logits(grouped), logits(plain), rtol=1e-3, atol=1e-3)
     assert grouped.weight_bytes < 0.3 * plain.weight_bytes
