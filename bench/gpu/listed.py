@@ -53,6 +53,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
             60,
             20,
         ),
+        Check("grouped-products", f"{CORRECTNESS}.grouped:check_grouped", EXACT, 120, 30),
         Check("expert-products", f"{CORRECTNESS}.experts:check_experts", EXACT, 120, 30),
         Check(
             "sampled-tokens",
