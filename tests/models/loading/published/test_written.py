@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from quire.models.layers.lazy_weight import widened
 from quire.models.loading.state_dict import lazy_state
 from tests.engine.test_fidelity import build, texts_of
+from tests.long import long_but_for
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROWS_APART = 4
@@ -34,6 +35,9 @@ ROUNDINGS = {
     "torchao": 0,
 }
 """In float32, by which the library's order of multiplying differs from ours."""
+IN_ENGINES = ("bitsandbytes-nf4", "compressed-tensors", "gptq", "mxfp4")
+"""Floats in blocks, several formats in one, integers in groups, and experts: an engine takes the
+others as it takes these."""
 TOGETHER = 8
 """Requests for each prompt: so many that some are preempted."""
 
@@ -53,7 +57,7 @@ def test_weights_are_those_of_the_library(name: str) -> None:
             assert torch.equal(found, expected), each
 
 
-@pytest.mark.parametrize("name", ROUNDINGS)
+@long_but_for(IN_ENGINES, "name", ROUNDINGS)
 def test_the_engine_says_what_the_library_says(name: str) -> None:
     """Requests that come together are cut into chunks and preempted."""
     reference = load_file(FIXTURES / name / "reference.safetensors")
