@@ -72,7 +72,8 @@ def test_each_token_is_the_likeliest_of_the_dequantised_weights(server: ServerPr
 
 @pytest.mark.long
 def test_each_token_of_gemma_is_the_likeliest_of_the_dequantised_weights() -> None:
-    with server_process(str(real_gguf("gemma3")), *crowd.TIGHT, "--dtype", "float32") as running:
+    flags = (*crowd.TIGHT, "--num-gpu-blocks-override", "500", "--dtype", "float32")
+    with server_process(str(real_gguf("gemma3")), *flags) as running:
         answers = crowd.answers_in_company(running, prompts(12), seed=1, send=crowd.completion)
     assert_likeliest(dequantised("gemma3"), answers)
 
