@@ -115,6 +115,13 @@ FAULTS = (
         "weight_at = (expert.to(tl.int64) ^ 1) * EXPERT_STRIDE",
     ),
     Fault(
+        "grouped-products",
+        "numbers are multiplied by the scales of the first group",
+        "src/quire/models/layers/triton/grouped_kernel.py",
+        "group = group_at + (first // GROUP)[:, None]",
+        "group = group_at + (first // SIZE)[:, None]",
+    ),
+    Fault(
         "fused-layers",
         "a head is turned by the angles of another token",
         "src/quire/models/layers/triton/row_kernel.py",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from quire.models.loading.dtype_choice import cpu_has_fast_bfloat16
 from tests.e2e.server_process import ServerProcess, server_process
 from tests.long import rest_is_long
 from tests.real import crowd
@@ -42,7 +43,8 @@ def alone(server: ServerProcess, asked: list[str]) -> list[Answer]:
 
 def test_default_settings_start_and_answer(server: ServerProcess) -> None:
     assert "Paris" in crowd.completion(server, "The capital of France is").text
-    assert server.client.get("/v1/server_info").json()["facts"]["dtype"] == "bfloat16"
+    dtype = "bfloat16" if cpu_has_fast_bfloat16() else "float32"
+    assert server.client.get("/v1/server_info").json()["facts"]["dtype"] == dtype
 
 
 def test_texts_in_company_equal_those_alone(

@@ -52,7 +52,7 @@ def test_what_does_not_divide_is_refused_with_the_numbers(
     family, why = REFUSED[name]
     folder = save_checkpoint(family, tmp_path)
     for file in folder.glob("*.safetensors"):
-        _cut_off(file)
+        _spoil(file)
     for said in four_ranks.run(refusal_of, folder):
         assert why in said
     with pytest.raises(UnsupportedModel) as refusal:
@@ -68,7 +68,8 @@ def test_code_of_their_own_is_refused(four_ranks: RankProcesses, tmp_path: Path)
         look_ahead(folder, FOUR_RANKS, trust_remote_code=True)
 
 
-def _cut_off(file: Path) -> None:
-    """Leave of the weights the header alone, so that reading them would fail."""
+def _spoil(file: Path) -> None:
+    """Leave of the weights NaN alone, so that reading them would be another refusal."""
     content = file.read_bytes()
-    file.write_bytes(content[: 8 + int.from_bytes(content[:8], "little")])
+    first = 8 + int.from_bytes(content[:8], "little")
+    file.write_bytes(content[:first] + b"\xff" * (len(content) - first))

@@ -160,6 +160,7 @@ def build_from_config(
     """Return a causal language model with paged attention and the numbers that transformers gives
     it at first. Raises what transformers raises."""
     AttentionInterface.register(PAGED, paged_attention)
+    _add_text_part(config)
     with device:
         module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, attn_implementation=PAGED, dtype=dtype
