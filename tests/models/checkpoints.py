@@ -17,7 +17,7 @@ from tests.models.families import TINY, Family, Fields
 
 SINK_STD, MIN_STD, STD = 2.0, 0.2, 0.3
 EYE = {"depth": 1, "num_heads": 2, "embed_dim": 16, "out_hidden_size": 48}
-"""Of these the part that sees takes what its configuration knows."""
+"""Sizes of the part that sees, which takes those that its configuration knows."""
 
 
 def save_checkpoint(family: Family, folder: Path, dtype: torch.dtype = torch.float32) -> Path:

@@ -6,7 +6,7 @@ from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.layers.lazy_weight import OpenedWeight
 
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11}
-"""How far rounding takes a number of each dtype, as a share of it."""
+"""Rounding of a number of each dtype, as a share of it."""
 FORMS = [
     (num_bits, group_size, scale, has_offsets)
     for num_bits in (4, 8)

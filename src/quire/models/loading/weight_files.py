@@ -41,7 +41,6 @@ def _of_gguf(file: Path) -> Iterator[StoredTensor]:
         form = None if kind.is_plain else form_of(kind)
         yield StoredTensor(
             *(name, kind.name, tensor.shape, tensor.num_bytes),
-            is_in_blocks=not kind.is_plain,
             form=form,
             block_size=kind.block_size,
         )

@@ -43,7 +43,7 @@ PIECES = {
         for i, name in enumerate(("padding", "eos", "bos", "unknown"))
     },
 }
-"""Those of a tokenizer as SentencePiece's."""
+"""Metadata keys of a tokenizer as SentencePiece has it."""
 
 
 class Originals:

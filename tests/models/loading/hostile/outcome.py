@@ -21,8 +21,8 @@ from quire.server.text.tokenizer import load_tokenizer
 TARGET = Target(ModelDtype.FLOAT32, torch.device("cpu"))
 MAX_LINE_CHARS = 2_000
 MAX_BYTES = 96 << 20
-"""What may be taken beside the files, which have less than 1 MiB: headers of JSON of as much, and
-the modules of Python that are loaded late."""
+"""Memory that may be taken beside the files, which have less than 1 MiB: headers of JSON of as
+much, and the modules of Python that are loaded late."""
 RSS = re.compile(r"VmRSS:\s+(\d+) kB")
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 

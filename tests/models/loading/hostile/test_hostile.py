@@ -14,7 +14,7 @@ from tests.models.loading.hostile.models import KINDS, Originals
 from tests.models.loading.hostile.outcome import MAX_BYTES, opened_outside
 
 MAX_SECONDS = 60
-"""Where cores are shared with other tests."""
+"""Seconds for a test whose cores other tests share."""
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,7 @@ def _whole(
     except Unread as error:
         raise CheckpointError(f"{folder} holds {name}, which is not read: {error}") from error
     num_bytes = sum(each.num_bytes for each in parts.values())
-    return StoredTensor(name, QUANTISED, shape, num_bytes, is_in_blocks=True)
+    return StoredTensor(name, QUANTISED, shape, num_bytes)
 
 
 def _plain(tensor: StoredTensor) -> StoredTensor:

@@ -30,9 +30,12 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
-    is_in_blocks: bool = False
     form: GroupForm | None = None
     block_size: int = 1
+
+    @property
+    def is_in_blocks(self) -> bool:
+        return self.form is not None or self.dtype == QUANTISED
 
     @property
     def num_elements(self) -> int:
