@@ -128,7 +128,7 @@ def test_model_that_says_something_else_is_refused(
     tied: Path, byte: int, w8a8_kernel: W8A8Kernel
 ) -> None:
     def fill(_x: int, _is: bool, m: int, *rest: int) -> None:
-        _packed, _bias, n, _k, y, _scratch, _threads = rest
+        _packed, _outliers, _bias, n, _k, y, _scratch, _threads = rest
         ctypes.memset(y, byte, 2 * m * n)
 
     with pytest.raises(FailedCheck, match=r"products over .* Leave out --quantization"):

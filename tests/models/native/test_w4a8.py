@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.linear.quantised.w4a8 import W4A8Kernel, bind_w4a8
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.native.quantised_rows import (
@@ -122,15 +121,6 @@ def test_error_of_a_run_is_no_more_than_steps_explain(
         half_step = (part.amax(-1) - part.amin(-1)) / 30
         bound = counted.sum(-1).sqrt() * (half_step * (1 + 2.0**-10) + byte + LEAST)
         assert (error <= bound).all()
-
-
-@given(n=WIDTHS, k=WIDTHS, dtype=DTYPES)
-def test_weight_takes_the_bytes_that_are_planned(
-    kernel: W4A8Kernel, n: int, k: int, dtype: torch.dtype
-) -> None:
-    packed = kernel.pack(numbers(n, k, dtype=dtype)).packed
-    assert packed.dtype == dtype
-    assert packed.nbytes == kernel.planned_bytes(WeightOutline(n, k, dtype, None))
 
 
 def test_weight_takes_four_bits_a_number_and_three_bytes_a_run(kernel: W4A8Kernel) -> None:

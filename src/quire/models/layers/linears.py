@@ -8,23 +8,23 @@ that uses it as a matrix fails instead of computing nonsense.
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
-from torch.overrides import TorchFunctionMode
 
 from quire.models.layers.group_form import GroupForm
 from quire.models.layers.latent import is_latent
 from quire.models.layers.lazy_weight import LazyWeight, form_of, widen_all, widened
 from quire.models.layers.weight_kernel import (
+    InputKernel,
     StoredWeightKernel,
     WeightKernel,
     WeightOutline,
 )
+from quire.models.layers.weight_uses import WeightUses
 from quire.models.native.packed_weight import PackedWeight
 
 logger = logging.getLogger(__name__)
@@ -86,46 +86,24 @@ class PackedLinears:
                 setattr(owner, "weight", weight)  # noqa: B010
 
 
-class OtherUses(TorchFunctionMode):
-    """Records, while active, parameters that are operands of anything but a linear layer's product
-    or an embedding's look-up: some families compute with a layer's weight and never call the layer.
-
-    ids: the `id` of each such parameter.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ids: set[int] = set()
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        if func not in (linear, embedding) and func.__name__ != "__get__":
-            self.ids.update(id(operand) for operand in args if isinstance(operand, nn.Parameter))
-        return func(*args, **(kwargs or {}))
-
-
 def pack_linears(
     module: nn.Module,
     kernels: Sequence[WeightKernel],
-    used_otherwise: Collection[int] = (),
+    uses: WeightUses | None = None,
     heads: Sequence[WeightKernel] = (),
 ) -> PackedLinears:
     """Pack the weights of `module` that only linear layers and embeddings own.
 
     Each is packed by the first kernel that takes it, as it is stored or as its numbers, and one at
     a time, so that never more than one is there twice. Those of `heads` come first for heads and
-    embeddings. `used_otherwise` are the ids of `OtherUses`; those weights are left alone.
+    embeddings. Weights that have been used otherwise in `uses` are left alone.
     Afterwards no weight of the module is a `LazyWeight` any more.
     """
+    uses = WeightUses() if uses is None else uses
     found = (
-        _packed(owners, (*heads, *kernels) if heads and _is_head(module, owners) else kernels)
+        _packed(owners, (*heads, *kernels) if heads and _is_head(module, owners) else kernels, uses)
         for owners in packable(module, _ids_in_groups(module))
-        if id(owners[0].get_parameter("weight")) not in used_otherwise
+        if id(owners[0].get_parameter("weight")) not in uses.others
     )
     shared_weights = tuple(each for each in found if each is not None)
     widen_all(module)
@@ -243,7 +221,9 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
 
 
-def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> SharedWeight | None:
+def _packed(
+    owners: list[nn.Module], kernels: Sequence[WeightKernel], uses: WeightUses
+) -> SharedWeight | None:
     """Pack a weight by the first kernel that takes it, as it is stored or else as its numbers."""
     weight = owners[0].get_parameter("weight")
     numbers = None
@@ -254,8 +234,12 @@ def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> SharedW
         if not _has_linear(owners):
             continue
         numbers = widened(weight) if numbers is None else numbers
-        if kernel.takes(numbers):
-            return _own(owners, kernel, kernel.pack(numbers))
+        if not kernel.takes(numbers):
+            continue
+        sizes = uses.input_sizes(weight)
+        if sizes is not None and isinstance(kernel, InputKernel):
+            return _own(owners, kernel, kernel.pack_for(numbers, sizes))
+        return _own(owners, kernel, kernel.pack(numbers))
     return None
 
 

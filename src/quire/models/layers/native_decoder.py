@@ -109,12 +109,14 @@ class NativeDecoder:
 
     def _weight(self, forward: PackedForward) -> ctypes.Structure:
         weight, bias = forward.weight, forward.bias
+        outliers = weight.outliers
         return self.kernel.library.struct("LinearWeight")(
             packed=weight.packed.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             num_rows=weight.num_rows,
             num_columns=weight.num_columns,
             num_bits=forward.kernel.num_bits,
+            outliers=None if outliers is None else outliers.data_ptr(),
         )
 
     def _norm(self, norm: NormParams | None) -> ctypes.Structure:

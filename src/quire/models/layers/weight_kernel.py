@@ -62,6 +62,16 @@ class WeightKernel(Protocol):
 
 
 @runtime_checkable
+class InputKernel(WeightKernel, Protocol):
+    """Packs weights with regard to what they are multiplied by."""
+
+    def pack_for(self, weight: Tensor, sizes: Tensor) -> PackedWeight:
+        """Return a weight [N, K] in the kernel's form; `weight` stays as it is. `sizes` [K] float32
+        are the root mean squares of the columns of x."""
+        ...
+
+
+@runtime_checkable
 class StoredWeightKernel(WeightKernel, Protocol):
     """Packs weights as a file stores them too, without their numbers."""
 

@@ -15,13 +15,28 @@ from quire.models.layers.lazy_weight import widen_all
 from quire.models.layers.linears import MIB, PackedLinears, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
+from quire.models.layers.weight_uses import WeightUses
 from quire.models.loading.checks.measure import Measured
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
+from quire.models.loading.checks.own_text import OwnText
 from quire.models.loading.checks.packing import distance
 from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.loading.checks.quantised import check_products, log_loss, log_quantised
 
 logger = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """What was seen of a module with the weights as they were read, by its own attention.
+
+    own: logits [rows, vocab_size] of the checks' tokens.
+    uses: what weights were used for.
+    text: where weights are to be quantised.
+    """
+
+    own: Tensor
+    uses: WeightUses
+    text: OwnText | None
 
 
 class Looked(NamedTuple):
@@ -39,25 +54,21 @@ class Looked(NamedTuple):
 def look(
     module: nn.Module,
     own_logits: Callable[[], Tensor],
-    own: Tensor,
+    seen: Seen,
     kernels: ModelKernels | None,
-    other_uses: Collection[int],
 ) -> Looked:
     """Pack the linear weights for kernels that are exact, so that a weight which is stored in fewer
     bits is widened once and not by each forward of the checks, and return a look at the module.
-
-    `own` are its `own_logits` with the weights as they were read. `other_uses` are the ids of
-    weights that are used by more than linear layers.
     """
     left_out = []
     if kernels is None:
         widen_all(module)
     elif kernels.are_exact:
-        packed = pack_linears(module, kernels.linears, other_uses, kernels.heads)
+        packed = pack_linears(module, kernels.linears, seen.uses, kernels.heads)
         try:
             found = own_logits()
             bound = NOISES_APART * rounding_noise(module, own_logits, found)
-            apart = distance(found, own)
+            apart = distance(found, seen.own)
             if apart <= bound:
                 return Looked(found, bound)
             why = _too_far(apart, bound)
@@ -65,12 +76,12 @@ def look(
             why = str(error)
         packed.undo()
         left_out = [_unpacked(packed, why)]
-    bound = NOISES_APART * rounding_noise(module, own_logits, own)
-    return Looked(own, bound, _left_out(left_out))
+    bound = NOISES_APART * rounding_noise(module, own_logits, seen.own)
+    return Looked(seen.own, bound, _left_out(left_out))
 
 
 def use_kernels(
-    measured: Measured, kernels: ModelKernels, bound: float, other_uses: Collection[int]
+    measured: Measured, kernels: ModelKernels, bound: float, seen: Seen
 ) -> tuple[str, ...]:
     """Quantise the linear weights if the kernels do, replace modules by fused ones, and give the
     head candidate pruning.
@@ -82,8 +93,8 @@ def use_kernels(
     module = measured.loaded.module
     expected = measured.redirected
     if not kernels.are_exact:
-        packed = pack_linears(module, kernels.linears, other_uses, kernels.heads)
-        expected, bound = _quantised(measured, packed)
+        packed = pack_linears(module, kernels.linears, seen.uses, kernels.heads)
+        expected, bound = _quantised(measured, packed, seen.text)
     replacements = replace_modules(
         module, kernels, measured.loaded.context, lambda: why_not(measured, expected, bound)
     )
@@ -124,14 +135,17 @@ def _too_far(apart: float, bound: float) -> str:
     return f"logits are {apart:.2g} of their size apart, where rounding explains {bound:.2g}"
 
 
-def _quantised(measured: Measured, packed: PackedLinears) -> tuple[Tensor, float]:
+def _quantised(
+    measured: Measured, packed: PackedLinears, text: OwnText | None
+) -> tuple[Tensor, float]:
     """Check and log quantised weights, and return the logits over them and how far rounding takes
     these."""
     loaded = measured.loaded
     log_quantised(loaded.module, packed, loaded.facts.model_type)
     check_products(packed, loaded.facts.model_type)
     expected = measured.alone()
-    log_loss(expected, measured.redirected)
+    if text is not None:
+        log_loss(text.loss(loaded))
     return expected, NOISES_APART * rounding_noise(loaded.module, measured.alone, expected)
 
 

@@ -25,18 +25,19 @@ from torch import Tensor, nn
 from quire.models.config import FailedCheck, LayerFacts, ModelDtype
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.decoder_parts import has_decoder_parts
-from quire.models.layers.linears import OtherUses
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.relocation import relocate_weights
+from quire.models.layers.weight_uses import WeightUses
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.checks.extent import refuse_more_layers, refuse_more_weights
 from quire.models.loading.checks.measure import Measured, measure, own_logits
+from quire.models.loading.checks.own_text import read_own_text
 from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
-from quire.models.loading.fast_paths import Looked, look, use_experts, use_kernels
+from quire.models.loading.fast_paths import Looked, Seen, look, use_experts, use_kernels
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.state_dict import has_parts
 from quire.models.loading.support import layering, refuse_unsupported
@@ -122,9 +123,8 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    with OtherUses() as uses:
-        own = _own_logits(checkpoint.folder, config, module)
-    looked = look(module, partial(own_logits, module, config), own, kernels, uses.ids)
+    seen = _see(checkpoint.folder, config, module, kernels)
+    looked = look(module, partial(own_logits, module, config), seen, kernels)
     measured = _measured(checkpoint.folder, config, module, looked)
     if share is not None:
         share.check(measured.loaded.facts.layers)
@@ -133,7 +133,7 @@ def _load(
     loaded = replace(measured.loaded, experts=experts, has_head=heads, left_out=looked.left_out)
     if kernels is not None:
         return_free_memory()
-        more = use_kernels(measured, kernels, looked.bound, uses.ids)
+        more = use_kernels(measured, kernels, looked.bound, seen)
         loaded = replace(loaded, left_out=looked.left_out + more)
         relocate_weights(module, kernels.disabled)
     return_free_memory()
@@ -210,6 +210,23 @@ def _read_weights(
         trust_remote_code=skeleton is None,
         on_tensor=on_tensor,
     )
+
+
+def _see(
+    folder: Path,
+    config: "PretrainedConfig",
+    module: "PreTrainedModel",
+    kernels: ModelKernels | None,
+) -> Seen:
+    """Run the module by its own attention. Raises CheckpointError or FailedCheck."""
+    from quire.models.loading import pretrained
+
+    with WeightUses() as uses:
+        own = _own_logits(folder, config, module)
+    if kernels is None or kernels.are_exact:
+        return Seen(own, uses, None)
+    with uses, pretrained.own_attention(module):
+        return Seen(own, uses, read_own_text(folder, module))
 
 
 def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedModel") -> Tensor:

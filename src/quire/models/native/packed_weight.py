@@ -3,7 +3,7 @@ multiply, look rows up, and join packed weights.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ class PackedWeight:
 
     packed: a tensor of W's dtype, whatever its bytes hold, and of four dimensions, so that no code
         takes it for a matrix.
+    outliers: the columns that are packed in more bits than the others, as the kernel reads them.
     """
 
     packed: Tensor
     num_rows: int
     num_columns: int
+    outliers: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def plain_bytes(self) -> int:
@@ -35,7 +37,8 @@ def join(weights: Sequence[PackedWeight], *, before: Sequence[Tensor] = ()) -> P
         weight.packed.data = whole[start : start + len(weight.packed)]
         start += len(weight.packed)
     num_rows = sum(weight.num_rows for weight in weights)
-    return PackedWeight(whole, num_rows, weights[0].num_columns)
+    first = weights[0]
+    return PackedWeight(whole, num_rows, first.num_columns, outliers=first.outliers)
 
 
 def fill_panels(weights: Sequence[PackedWeight], panel_rows: int) -> bool:

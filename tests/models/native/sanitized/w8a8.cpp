@@ -6,6 +6,14 @@
 
 namespace {
 
+// The first columns, and a bit for each of the others.
+int32_t* fresh_outliers(int64_t k) {
+    int32_t* out = fresh<int32_t>(OUTLIERS + ratio_up(k, 32));
+    for (int64_t i = 0; i < ratio_up(k, 32); i++) out[OUTLIERS + i] = i ? -1 : -1 << OUTLIERS;
+    for (int64_t i = 0; i < OUTLIERS; i++) out[i] = int32_t(i);
+    return out;
+}
+
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};
     const bool is_bf16 = below(2);
@@ -15,17 +23,19 @@ void run_one() {
     char* weight = fresh<char>(n * k * size);
     char* bias = below(2) ? fresh<char>(n * size) : nullptr;
     char* y = fresh<char>(m * n * size);
-    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
+    int32_t* outliers = k >= OUTLIERS && below(2) ? fresh_outliers(k) : nullptr;
+    const int64_t num_lines = ratio_up(k, QUAD) + 1 + (outliers ? OUTLIER_LINES : 0);
+    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * num_lines * LINE);
     char* scratch = fresh<char>(m * quire_w8a8_scratch(k));
     int64_t* indices = fresh<int64_t>(3);
     char* rows = fresh<char>(3 * k * size);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    quire_w8a8_pack(weight, is_bf16, n, k, packed, num_threads);
-    quire_w8a8(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
-    if (!quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    quire_w8a8_pack(weight, is_bf16, outliers, n, k, packed, num_threads);
+    quire_w8a8(x, is_bf16, m, packed, outliers, bias, n, k, y, scratch, num_threads);
+    if (!quire_w8a8_rows(indices, 3, packed, outliers, is_bf16, n, k, rows)) abort();
     indices[2] = n;
-    if (quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
-    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows};
+    if (quire_w8a8_rows(indices, 3, packed, outliers, is_bf16, n, k, rows)) abort();
+    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows, outliers};
     give_back(taken);
 }
 

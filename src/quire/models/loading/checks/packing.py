@@ -36,17 +36,30 @@ def logits_alone(model: Model, tokens: Sequence[int], device: torch.device) -> T
 
     `model` has NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group.
     """
-    return model.forward(_batch([_Chunk(0, 0, tuple(tokens))], ROWS, device)).clone()
+    return logits_of(model, tokens, ROWS, device)
+
+
+def logits_of(
+    model: Model, tokens: Sequence[int], rows: Sequence[int], device: torch.device
+) -> Tensor:
+    """Return the logits [len(rows), vocab_size] of `rows` of `tokens` in a batch of their own.
+
+    `model` has blocks of BLOCK_SIZE for them behind the null block, all layers in one group.
+    """
+    blocks = tuple(range(1, 2 + len(tokens) // BLOCK_SIZE))
+    chunk = _Chunk(blocks, 0, tuple(tokens))
+    return model.forward(_batch([chunk], rows, device)).clone()
 
 
 def logits_packed(model: Model, tokens: Sequence[int], device: torch.device) -> Tensor:
     """Return the logits of `logits_alone`, computed in three steps in which another request stands
     before, behind and again before this one."""
     own, other = tuple(tokens), tuple(reversed(tokens))
+    ours, theirs = TABLES
     steps = (
-        ([_Chunk(1, 0, other[:3]), _Chunk(0, 0, own[:5])], range(4, 8)),
-        ([_Chunk(0, 5, own[5:9]), _Chunk(1, 3, other[3:5])], range(4)),
-        ([_Chunk(1, 5, other[5:6]), _Chunk(0, 9, own[9:])], range(1, 4)),
+        ([_Chunk(theirs, 0, other[:3]), _Chunk(ours, 0, own[:5])], range(4, 8)),
+        ([_Chunk(ours, 5, own[5:9]), _Chunk(theirs, 3, other[3:5])], range(4)),
+        ([_Chunk(theirs, 5, other[5:6]), _Chunk(ours, 9, own[9:])], range(1, 4)),
     )
     return torch.cat([model.forward(_batch(*step, device)).clone() for step in steps])
 
@@ -70,7 +83,7 @@ def _centred(rows: Tensor) -> Tensor:
 
 def hidden_size(model: Model, device: torch.device) -> int:
     """Return the size of the states that the model shows, 0 if it shows none."""
-    batch = _batch([_Chunk(0, 0, (0, 0))], (0,), device)
+    batch = _batch([_Chunk(TABLES[0], 0, (0, 0))], (0,), device)
     try:
         _, states = model.forward_with_states(replace(batch, states_indices=batch.positions[1:]))
     except RuntimeError:
@@ -79,9 +92,9 @@ def hidden_size(model: Model, device: torch.device) -> int:
 
 
 class _Chunk(NamedTuple):
-    """The tokens of a request, whose blocks are those of TABLES, from position `start` on."""
+    """The tokens of a request whose blocks are `table`, from position `start` on."""
 
-    request: int
+    table: tuple[int, ...]
     start: int
     token_ids: tuple[int, ...]
 
@@ -94,11 +107,11 @@ def _batch(chunks: Sequence[_Chunk], logits_indices: Sequence[int], device: torc
         return torch.tensor(values, dtype=torch.int64, device=device)
 
     slots = [
-        TABLES[chunk.request][position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+        chunk.table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
         for chunk, places in zip(chunks, positions, strict=True)
         for position in places
     ]
-    tables = [TABLES[chunk.request] for chunk in chunks]
+    tables = [chunk.table for chunk in chunks]
     return Batch(
         input_ids=longs([token for chunk in chunks for token in chunk.token_ids]),
         positions=longs([position for places in positions for position in places]),

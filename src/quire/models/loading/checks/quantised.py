@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 
 from quire.models.config import FailedCheck, UnsupportedModel
 from quire.models.layers.linears import PackedLinears, SharedWeight
+from quire.models.loading.checks.own_text import Loss
 from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.rounding import BYTE_ROUNDING, RESULT_ROUNDING
 
@@ -99,18 +100,16 @@ def _product_distance(shared: SharedWeight) -> float:
     return float((found - expected).square().mean().sqrt() / size)
 
 
-def log_loss(found: Tensor, expected: Tensor) -> None:
-    """Log how much quantised weights change what comes next, by logits [rows, vocab_size] of a few
-    tokens that make no text."""
-    before, after = (rows.float().log_softmax(-1) for rows in (expected, found))
-    divergence = (before.exp() * (before - after)).sum(-1).mean()
-    same = int((found.argmax(-1) == expected.argmax(-1)).sum())
+def log_loss(loss: Loss) -> None:
+    """Log how much quantised weights change what comes next in a text."""
     logger.info(
-        "quantised weights change the next token's distribution by %.3f nats (KL divergence) on "
-        "%d tokens that make no text; the likeliest token stays in %d of them",
-        float(divergence),
-        len(found),
-        same,
+        "quantised weights change the perplexity of a text of %d tokens from %.3f to %.3f "
+        "(%+.2f %%), and the next token's distribution by %.4f nats (KL divergence)",
+        loss.num_tokens,
+        loss.before,
+        loss.after,
+        100 * (loss.after / loss.before - 1),
+        loss.divergence,
     )
 
 

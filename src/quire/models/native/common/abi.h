@@ -113,37 +113,41 @@ QUIRE_FUNCTION(void, quire_group_weights,
 
 // --- linear/quantised/w8a8.cpp: int8 weights by x quantised to int8 (dot)
 
-// Quantises and packs. packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
+// Quantises and packs. packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes; 9 instead of 1 if there are
+// outliers. outliers: 16 columns, then as many bits as columns, up to a multiple of 32: whether a column
+// is none of them; null if there are none.
 QUIRE_FUNCTION(void, quire_w8a8_pack,
-               (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed,
-                int64_t num_threads))
+               (const void* weight, bool is_bf16, const int32_t* outliers, int64_t n, int64_t k,
+                uint8_t* packed, int64_t num_threads))
 // Returns the bytes of scratch for one row of x.
 QUIRE_FUNCTION(int64_t, quire_w8a8_scratch, (int64_t k))
 // y = x W^T + bias.
 QUIRE_FUNCTION(void, quire_w8a8,
-               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias,
-                int64_t n, int64_t k, void* y, char* scratch, int64_t num_threads))
+               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
+                const int32_t* outliers, const void* bias, int64_t n, int64_t k, void* y,
+                char* scratch, int64_t num_threads))
 // Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
 QUIRE_FUNCTION(bool, quire_w8a8_rows,
-               (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16,
-                int64_t n, int64_t k, void* y))
+               (const int64_t* indices, int64_t count, const uint8_t* packed,
+                const int32_t* outliers, bool is_bf16, int64_t n, int64_t k, void* y))
 
 // --- linear/quantised/w4a8.cpp: weights of four bits by x quantised to int8 (dot)
 
-// Returns the lines of 64 bytes of a panel of 16 rows of W.
+// Returns the lines of 64 bytes of a panel of 16 rows of W, without its outliers.
 QUIRE_FUNCTION(int64_t, quire_w4a8_lines, (int64_t k))
 // Quantises and packs. packed: ceil(N / 16) panels.
 QUIRE_FUNCTION(void, quire_w4a8_pack,
-               (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed,
-                int64_t num_threads))
+               (const void* weight, bool is_bf16, const int32_t* outliers, int64_t n, int64_t k,
+                uint8_t* packed, int64_t num_threads))
 // y = x W^T + bias, with the scratch of w8a8.
 QUIRE_FUNCTION(void, quire_w4a8,
-               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias,
-                int64_t n, int64_t k, void* y, char* scratch, int64_t num_threads))
+               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
+                const int32_t* outliers, const void* bias, int64_t n, int64_t k, void* y,
+                char* scratch, int64_t num_threads))
 // Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
 QUIRE_FUNCTION(bool, quire_w4a8_rows,
-               (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16,
-                int64_t n, int64_t k, void* y))
+               (const int64_t* indices, int64_t count, const uint8_t* packed,
+                const int32_t* outliers, bool is_bf16, int64_t n, int64_t k, void* y))
 
 // --- linear/compressed_bf16.cpp: bfloat16 by weights in 12 bits (dot)
 
@@ -242,6 +246,7 @@ QUIRE_STRUCT(LinearWeight,
     const void *packed, *bias;
     int64_t num_rows, num_columns;
     int64_t num_bits;  // of a quantised weight; 16: in 16 bits or fewer; 0: in groups
+    const int32_t* outliers;  // of w8a8 and w4a8; null: none
 )
 
 QUIRE_STRUCT(NormWeight,

@@ -44,13 +44,16 @@ inline __m512i quantised(__m512 numbers, Scale by) {
     return _mm512_cvtps_epi32(_mm512_mul_ps(numbers, _mm512_set1_ps(by.inverse)));
 }
 
+// Where `kept` is not null, it has a bit for each column, and those without one count as 0.
 template <class T>
-void quantise_group(const T* x, int64_t count, int8_t* numbers, float* scale, int32_t* offset) {
+void quantise_group(const T* x, int64_t count, const __mmask16* kept, int8_t* numbers,
+                    float* scale, int32_t* offset) {
     __m512 read[GROUP_VECTORS];
     __m512i largest = _mm512_setzero_si512(), sum = largest;
 #pragma GCC unroll 16
     for (int64_t i = 0; i < GROUP_VECTORS; i++) {
-        read[i] = load_some(x + i * LANES, first(count - i * LANES));
+        const __mmask16 mask = first(count - i * LANES);
+        read[i] = load_some(x + i * LANES, kept && mask ? __mmask16(mask & kept[i]) : mask);
         largest = _mm512_max_epi32(largest, sizes(read[i]));
     }
     Scale by = scale_for(largest);

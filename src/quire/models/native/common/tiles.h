@@ -53,11 +53,25 @@ class Tiles {
         if (num_rows == shaped) return;
         const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
         const TileShape other = lower ? TileShape{lower, LINE} : TileShape{TILE_ROWS, upper * 4};
-        const TileShapes shapes({{upper, LINE}, {upper, LINE}, other, other,
-                                 {upper, LINE}, other, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}});
+        take({{upper, LINE}, {upper, LINE}, other, other,
+              {upper, LINE}, other, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}});
+        shaped = num_rows;
+    }
+
+    // As `shape`, for products over fewer columns: `row_bytes` of a row of x, below a LINE.
+    void shape_narrow(int64_t num_rows, int64_t row_bytes) {
+        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
+        const TileShape weights = {row_bytes / 4, LINE};
+        take({{upper, LINE}, {upper, LINE}, {lower, LINE}, {lower, LINE},
+              {upper, row_bytes}, {lower, row_bytes}, weights, weights});
+        shaped = -1;
+    }
+
+   private:
+    static void take(const TileShape (&tiles)[8]) {
+        const TileShapes shapes(tiles);
         asm volatile("" ::"r"(&shapes) : "memory");  // all of it is read
         _tile_loadconfig(&shapes);
-        shaped = num_rows;
     }
 };
 

@@ -104,8 +104,8 @@ struct Run {
 #if QUIRE_HAS_BF16_DOT
         if (!is_exact(w)) {
             const auto linear = w.num_bits == 4 ? quire_w4a8 : quire_w8a8;
-            return linear(x, d.is_bf16, rows, (const uint8_t*)w.packed, w.bias, w.num_rows,
-                          w.num_columns, y, buffers.quantised, d.num_threads);
+            return linear(x, d.is_bf16, rows, (const uint8_t*)w.packed, w.outliers, w.bias,
+                          w.num_rows, w.num_columns, y, buffers.quantised, d.num_threads);
         }
         if (d.is_bf16)
             return quire_compressed_bf16((const uint16_t*)x, rows, w.packed,

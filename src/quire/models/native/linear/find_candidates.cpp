@@ -85,13 +85,13 @@ struct Int8Packing {
             const int64_t row = panel * PANEL + first, count = smaller(num_rows - row, LANES);
             if (count <= 0) return;
             const bf16* own = rows + first * stride();
-            const int64_t bytes = (ratio_up(num_columns, QUAD) + 1) * LINE;
-            pack_panel(own, stride(), count, num_columns, packed + row / LANES * bytes);
-            Bounds& to = bounds[row / LANES];
-            to = {};
+            const Weights to = {packed, num_rows, num_columns};
+            pack_panel(own, stride(), count, to, packed + row / LANES * to.panel_bytes());
+            Bounds& measured = bounds[row / LANES];
+            measured = {};
             for (int64_t r = 0; r < count; r++)
-                to.measure(r, own + r * stride(), num_columns,
-                           scale_of(own + r * stride(), num_columns));
+                measured.measure(r, own + r * stride(), num_columns,
+                                  scale_of(own + r * stride(), to));
         }
     }
 };

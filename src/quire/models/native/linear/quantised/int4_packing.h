@@ -6,7 +6,7 @@
 // number and the mean size of the run's: what is large decides more.
 #pragma once
 
-#include "linear/quantised/int8_products.h"
+#include "linear/quantised/int8_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -37,24 +37,30 @@ inline __m512 nearest(__m512 numbers, float begin, float inverse) {
     return _mm512_min_ps(_mm512_max_ps(whole, _mm512_setzero_ps()), _mm512_set1_ps(HIGHEST));
 }
 
-// The first `count` numbers of a run, `by` what makes them bytes.
+// The numbers of a row's run from column `at` on, `by` what makes them bytes. Outliers have no weight.
 template <class T>
-RunNumbers numbers_of(const T* run, int64_t count, float by) {
+RunNumbers numbers_of(const T* row, int64_t at, const Weights& to, float by) {
     RunNumbers out;
-    const __mmask16 masks[] = {first(count), first(count - LANES)};
+    __mmask16 masks[2];
+    for (int i = 0; i < 2; i++) {
+        masks[i] = first(to.num_columns - at - i * LANES);
+        if (to.outliers && masks[i]) masks[i] &= to.others()[at / LANES + i];
+    }
+    const int count = __builtin_popcount(uint32_t(masks[0]) | uint32_t(masks[1]) << LANES);
     __m512 sizes_[2];
     float lowest = __builtin_inff(), highest = -__builtin_inff();
     for (int i = 0; i < 2; i++) {
-        out.numbers[i] = _mm512_mul_ps(load_some(run + i * LANES, masks[i]), _mm512_set1_ps(by));
+        const __m512 read = load_some(row + at + i * LANES, masks[i]);
+        out.numbers[i] = _mm512_mul_ps(read, _mm512_set1_ps(by));
         sizes_[i] = _mm512_abs_ps(out.numbers[i]);
         if (!masks[i]) continue;
         lowest = __builtin_fminf(lowest, _mm512_mask_reduce_min_ps(masks[i], out.numbers[i]));
         highest = __builtin_fmaxf(highest, _mm512_mask_reduce_max_ps(masks[i], out.numbers[i]));
     }
-    const __m512 mean = _mm512_set1_ps(sum_of(sizes_[0], sizes_[1]) / float(count));
+    const __m512 mean = _mm512_set1_ps(sum_of(sizes_[0], sizes_[1]) / float(larger(count, 1)));
     for (int i = 0; i < 2; i++) out.weights[i] = _mm512_maskz_add_ps(masks[i], sizes_[i], mean);
-    out.lowest = lowest;
-    out.range = highest - lowest;
+    out.lowest = count ? lowest : 0;
+    out.range = count ? highest - lowest : 0;
     return out;
 }
 
@@ -136,35 +142,34 @@ inline void pack_run(const RunNumbers& run, int64_t count, int64_t r, int64_t j,
     }
 }
 
-// Packs row r of a panel; `lines` are those behind the scales. Returns the row's scale.
+// Packs row r of a panel; `lines` are those behind the head. Returns the row's scale.
 template <class T>
-float pack_nibble_row(const T* row, int64_t k, int64_t r, uint8_t* lines) {
-    __m512i largest = _mm512_setzero_si512();
-    for (int64_t i = 0; i < k; i += LANES)
-        largest = _mm512_max_epi32(largest, sizes(load_some(row + i, first(k - i))));
-    const Scale by = scale_for(largest);
+float pack_nibble_row(const T* row, const Weights& to, int64_t r, uint8_t* lines) {
+    const int64_t k = to.num_columns;
+    const Scale by = scale_of(row, to);
     if (by.inverse == 0) return by.scale;  // nothing, or not finite
     const float inverse = by.inverse * (REACH / LARGEST);
     for (int64_t at = 0; at < k; at += RUN) {
         const int64_t count = smaller(RUN, k - at), group = at / GROUP;
-        pack_run(numbers_of(row + at, count, inverse), count, r, at % GROUP / RUN,
+        pack_run(numbers_of(row, at, to, inverse), count, r, at % GROUP / RUN,
                  lines + group * GROUP_LINES * LINE);
     }
     return by.scale * (LARGEST / REACH);
 }
 
-// Packs a panel of up to LANES rows of k numbers each.
+// Packs a panel of up to LANES rows.
 template <class T>
-void pack_nibbles(const T* rows, int64_t count, int64_t k, uint8_t* out) {
-    uint8_t* lines = out + LINE;
-    memset(out, 0, size_t((1 + nibble_lines(k)) * LINE));
+void pack_nibbles(const T* rows, int64_t count, const Weights& to, uint8_t* out) {
+    const int64_t k = to.num_columns;
+    uint8_t* lines = out + to.head_lines() * LINE;
+    memset(out, 0, size_t(to.panel_bytes()));
     for (int64_t group = 0; group * GROUP < k; group++)
         for (int64_t j = 0; j < GROUP_RUNS; j++)
             for (int64_t r = 0; r < LANES; r++)
                 begin_at(lines + group * GROUP_LINES * LINE, j)[r] = uint16_t(ZERO << FRACTION);
     for (int64_t r = 0; r < count; r++) {
-        const float scale = pack_nibble_row(rows + r * k, k, r, lines);
-        memcpy(out + r * sizeof scale, &scale, sizeof scale);
+        const float scale = pack_nibble_row(rows + r * k, to, r, lines);
+        pack_head(rows + r * k, scale, r, to, out);
     }
 }
 

@@ -22,7 +22,8 @@ void multiply(typename Sink::Job& job, int64_t num_threads) {
 
 // Returns the bytes that each quantised row of x takes.
 inline int64_t row_bytes(int64_t k) {
-    return round_up(k, LINE) + ratio_up(k, GROUP) * int64_t(sizeof(float) + sizeof(int32_t));
+    return round_up(k, LINE) + ratio_up(k, GROUP) * int64_t(sizeof(float) + sizeof(int32_t)) +
+           OUTLIERS * int64_t(sizeof(float) + sizeof(bf16));
 }
 
 inline Quantised within(char* scratch, int64_t m, int64_t k) {
@@ -32,6 +33,8 @@ inline Quantised within(char* scratch, int64_t m, int64_t k) {
     rows.numbers = (int8_t*)scratch;
     rows.scales = (float*)(scratch + m * rows.stride);
     rows.offsets = (int32_t*)(rows.scales + m * rows.num_groups);
+    rows.outliers = (float*)(rows.offsets + m * rows.num_groups);
+    rows.short_outliers = (bf16*)(rows.outliers + m * OUTLIERS);
     return rows;
 }
 

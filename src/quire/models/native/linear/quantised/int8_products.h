@@ -14,17 +14,26 @@ constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t QUAD = 4;  // columns in a vector of W
 constexpr int64_t GROUP_STEPS = GROUP / QUAD;
 constexpr int64_t SHARED_NUMBERS = 1 << 14;  // from so many numbers of x on all threads quantise
+constexpr int64_t OUTLIERS = 16;  // columns in bfloat16, if a weight has any
+constexpr int64_t OUTLIER_LINES = OUTLIERS / 2;
 
 struct Weights {
     const uint8_t* packed;
     int64_t num_rows;     // N
     int64_t num_columns;  // K
     bool in_nibbles = false;
+    // OUTLIERS columns, then a bit for each column that is none of them, up to a multiple of 32.
+    const int32_t* outliers = nullptr;
 
+    const __mmask16* others() const {
+        return outliers ? (const __mmask16*)(outliers + OUTLIERS) : nullptr;
+    }
+    // The lines before a panel's bytes or nibbles.
+    int64_t head_lines() const { return 1 + (outliers ? OUTLIER_LINES : 0); }
     int64_t num_steps() const { return ratio_up(num_columns, QUAD); }
     int64_t num_panels() const { return ratio_up(num_rows, LANES); }
     int64_t panel_bytes() const {
-        return (1 + (in_nibbles ? nibble_lines(num_columns) : num_steps())) * LINE;
+        return (head_lines() + (in_nibbles ? nibble_lines(num_columns) : num_steps())) * LINE;
     }
     const uint8_t* panel(int64_t i) const {
         return packed + smaller(i, num_panels()) * panel_bytes();
@@ -34,9 +43,9 @@ struct Weights {
     template <bool IN_NIBBLES>
     __attribute__((always_inline)) const uint8_t* steps(const uint8_t* panel, int64_t group,
                                                         uint8_t* space) const {
-        if (!IN_NIBBLES) return panel + (group * GROUP_STEPS + 1) * LINE;
+        if (!IN_NIBBLES) return panel + (group * GROUP_STEPS + head_lines()) * LINE;
         const int64_t count = smaller(GROUP, num_columns - group * GROUP);
-        decode_group(panel + (1 + group * GROUP_LINES) * LINE, count, space);
+        decode_group(panel + (head_lines() + group * GROUP_LINES) * LINE, count, space);
         return space;
     }
 };
@@ -46,11 +55,14 @@ struct alignas(LINE) Decoded {
     uint8_t steps[GROUP_STEPS * LINE];
 };
 
-// The quantised rows of x: their bytes, `stride` apart, and a scale and a sum for each group.
+// The quantised rows of x: their bytes, `stride` apart, a scale and a sum for each group, and the
+// numbers of outliers, as floats and as bfloat16.
 struct Quantised {
     int8_t* numbers;
     float* scales;
     int32_t* offsets;  // -ZERO * sum, which takes away what the weights' zero adds
+    float* outliers;   // [M, OUTLIERS]
+    bf16* short_outliers;
     int64_t stride, num_groups;
 };
 
@@ -65,15 +77,32 @@ struct Linear {
     int64_t num_tasks, next_task, next_row;
 };
 
+// Rounds the outliers of a row to bfloat16. Returns whether all are finite.
+template <class T>
+bool take_outliers(const Linear& l, int64_t row) {
+    const T* x = (const T*)l.x + row * l.weights.num_columns;
+    bf16 taken[OUTLIERS];
+    float numbers[OUTLIERS];
+    for (int64_t i = 0; i < OUTLIERS; i++) numbers[i] = to_float(x[l.weights.outliers[i]]);
+    put(taken, _mm512_loadu_ps(numbers), 0xffff);
+    const __m512 rounded = load_some(taken, 0xffff);
+    memcpy(l.rows.short_outliers + row * OUTLIERS, taken, sizeof taken);
+    _mm512_storeu_ps(l.rows.outliers + row * OUTLIERS, rounded);
+    return uint32_t(_mm512_reduce_max_epi32(sizes(rounded))) < 0x7f800000u;
+}
+
 template <class T>
 void quantise_row(const Linear& l, int64_t row) {
     const Quantised& to = l.rows;
     const int64_t k = l.weights.num_columns;
+    const __mmask16* others = l.weights.others();
     for (int64_t g = 0; g < to.num_groups; g++) {
-        int64_t at = g * GROUP;
-        quantise_group((const T*)l.x + row * k + at, k - at, to.numbers + row * to.stride + at,
-                       to.scales + row * to.num_groups + g, to.offsets + row * to.num_groups + g);
+        const int64_t at = g * GROUP;
+        quantise_group((const T*)l.x + row * k + at, k - at, others ? others + at / LANES : nullptr,
+                       to.numbers + row * to.stride + at, to.scales + row * to.num_groups + g,
+                       to.offsets + row * to.num_groups + g);
     }
+    if (others && !take_outliers<T>(l, row)) to.scales[row * to.num_groups] = __builtin_nanf("");
 }
 
 inline void quantise_rows(void* argument) {
@@ -101,6 +130,32 @@ template <int ROWS, int VECTORS>
 struct Sums {
     __m512 of[ROWS][VECTORS];
 };
+
+// The products of outliers, which begin the sums: those of even and of odd places, each from the
+// first to the last, and then both. Tiles sum alike.
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) void begin_by_outliers(const Linear& l, int64_t row,
+                                                 const uint8_t* const (&panels)[VECTORS],
+                                                 Sums<ROWS, VECTORS>& sums) {
+    const __m512i upper = _mm512_set1_epi32(int32_t(0xffff0000));
+    const float* x = l.rows.outliers + row * OUTLIERS;
+    for (int v = 0; v < VECTORS; v++) {
+        __m512 even[ROWS] = {}, odd[ROWS] = {};
+        for (int64_t i = 0; i < OUTLIER_LINES; i++) {
+            const __m512i both = _mm512_loadu_si512(panels[v] + (1 + i) * LINE);
+            const __m512 left = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+            const __m512 right = _mm512_castsi512_ps(_mm512_and_si512(both, upper));
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+                const float* two = x + r * OUTLIERS + 2 * i;
+                even[r] = _mm512_fmadd_ps(_mm512_set1_ps(two[0]), left, even[r]);
+                odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(two[1]), right, odd[r]);
+            }
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) sums.of[r][v] = _mm512_add_ps(even[r], odd[r]);
+    }
+}
 
 // All that a tile reads for one group of columns.
 template <int VECTORS>
@@ -159,7 +214,10 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
     const Quantised& rows = l.rows;
     const int64_t num_steps = l.weights.num_steps(), stride = rows.num_groups;
     const int64_t last = l.weights.num_panels() - 1;
+    const uint8_t* panels[VECTORS];
+    for (int v = 0; v < VECTORS; v++) panels[v] = l.weights.panel(smaller(panel + v, last));
     Sums<ROWS, VECTORS> sums = {};
+    if (l.weights.outliers) begin_by_outliers<ROWS, VECTORS>(l, row, panels, sums);
     Decoded decoded[IN_NIBBLES ? VECTORS : 1];
     for (int64_t g = 0; g < rows.num_groups; g++) {
         const int64_t step = g * GROUP_STEPS;
@@ -171,8 +229,8 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
                                 rows.offsets + row * stride + g,
                                 stride};
         for (int v = 0; v < VECTORS; v++)
-            group.panels[v] = l.weights.steps<IN_NIBBLES>(
-                l.weights.panel(smaller(panel + v, last)), g, decoded[IN_NIBBLES ? v : 0].steps);
+            group.panels[v] =
+                l.weights.steps<IN_NIBBLES>(panels[v], g, decoded[IN_NIBBLES ? v : 0].steps);
         add_group(group, ahead, sums);
     }
     sink.template put<VECTORS>(row, ROWS, panel, sums.of);

@@ -72,8 +72,8 @@ void pack_panels(void* argument) {
     while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < to.num_panels()) {
         const int64_t first = panel * LANES, count = smaller(LANES, to.num_rows - first);
         uint8_t* out = (uint8_t*)to.panel(panel);
-        p.is_bf16 ? Form::pack((const bf16*)p.weight + first * k, count, k, out)
-                  : Form::pack((const float*)p.weight + first * k, count, k, out);
+        p.is_bf16 ? Form::pack((const bf16*)p.weight + first * k, count, to, out)
+                  : Form::pack((const float*)p.weight + first * k, count, to, out);
     }
 }
 

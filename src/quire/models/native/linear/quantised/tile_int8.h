@@ -72,8 +72,8 @@ struct TileWorker {
     __attribute__((always_inline)) inline void fetch(const TileWork& work, int64_t step) const {
         const int64_t ahead = step + AHEAD_CHUNKS * CHUNK_STEPS;
         const int64_t passed = ahead < l.weights.num_steps() ? 0 : l.weights.panel_bytes();
-        const uint8_t* left = work.panels[0] + (ahead + 1) * LINE + passed;
-        const uint8_t* right = work.panels[1] + (ahead + 1) * LINE + passed;
+        const int64_t at = (ahead + l.weights.head_lines()) * LINE + passed;
+        const uint8_t *left = work.panels[0] + at, *right = work.panels[1] + at;
 #pragma GCC unroll 16
         for (int64_t i = 0; i < CHUNK_STEPS; i++) {
             __builtin_prefetch(left + i * LINE, 0, 2);
@@ -155,8 +155,34 @@ struct TileWorker {
                                         space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
     }
 
+    // The products of outliers.
+    template <bool HAS_LOWER>
+    void begin(const TileWork& work, BlockSums& sums) {
+        constexpr int64_t ROW_BYTES = OUTLIERS * int64_t(sizeof(bf16));
+        const bf16* x = l.rows.short_outliers + work.row * OUTLIERS;
+        tiles.shape_narrow(work.count, ROW_BYTES);
+        clear_sums();
+        settle();
+        _tile_loadd(6, work.panels[0] + LINE, LINE);
+        _tile_loadd(4, x, ROW_BYTES);
+        _tile_loadd(7, work.panels[1] + LINE, LINE);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (HAS_LOWER) {
+            _tile_loadd(5, x + TILE_ROWS * OUTLIERS, ROW_BYTES);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        store_sums<HAS_LOWER>(&sums, PAIR * LANES);
+    }
+
     void add(const TileWork& work, BlockSums& sums) {
-        if (work.group == 0) memset((void*)&sums, 0, sizeof sums);
+        if (work.group == 0) {
+            if (!l.weights.outliers)
+                memset((void*)&sums, 0, sizeof sums);
+            else
+                work.count > TILE_ROWS ? begin<true>(work, sums) : begin<false>(work, sums);
+        }
         tiles.shape(work.count);
         l.weights.in_nibbles ? add_groups<true>(work, sums) : add_groups<false>(work, sums);
     }

@@ -11,6 +11,7 @@
 //
 //     panel[N / 16] {
 //         float scale[16];
+//         bf16 outliers[8][16 rows][2 columns];            if there are any, as w8a8.cpp has them
 //         { uint8_t step[8][16]; uint16_t begin[8][16]; uint8_t lines[256 / 8][16 rows][4]; }[]
 //     }
 //
@@ -24,8 +25,8 @@ namespace {
 
 struct Nibbles {
     template <class T>
-    static void pack(const T* rows, int64_t count, int64_t k, uint8_t* out) {
-        pack_nibbles(rows, count, k, out);
+    static void pack(const T* rows, int64_t count, const Weights& to, uint8_t* out) {
+        pack_nibbles(rows, count, to, out);
     }
 
     template <class T>
@@ -35,12 +36,15 @@ struct Nibbles {
         float scale;
         memcpy(&scale, panel + r * sizeof scale, sizeof scale);
         for (int64_t i = 0; i < weights.num_columns; i++) {
-            uint8_t* lines = (uint8_t*)panel + (1 + i / GROUP * GROUP_LINES) * LINE;
+            const int64_t line = weights.head_lines() + i / GROUP * GROUP_LINES;
+            uint8_t* lines = (uint8_t*)panel + line * LINE;
             const int64_t at = i % GROUP, run = at / RUN;
             const uint8_t both = lines[(HEAD_LINES + at / 8) * LINE + r * QUAD + at % QUAD];
             const int32_t nibble = at % 8 < QUAD ? both & 15 : both >> 4;
             const int32_t byte = byte_of(nibble, step_at(lines, run)[r], begin_at(lines, run)[r]);
-            store_as(y + i, float(byte - ZERO) * scale);
+            float share = float(byte - ZERO);
+            is_outlier(weights, panel, r, i, &share);
+            store_as(y + i, share * scale);
         }
     }
 };
@@ -49,20 +53,21 @@ struct Nibbles {
 
 extern "C" int64_t quire_w4a8_lines(int64_t k) { return 1 + nibble_lines(k); }
 
-extern "C" void quire_w4a8_pack(const void* weight, bool is_bf16, int64_t n, int64_t k,
-                                uint8_t* packed, int64_t num_threads) {
-    pack_all<Nibbles>(weight, is_bf16, {packed, n, k, true}, num_threads);
+extern "C" void quire_w4a8_pack(const void* weight, bool is_bf16, const int32_t* outliers,
+                                int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
+    pack_all<Nibbles>(weight, is_bf16, {packed, n, k, true, outliers}, num_threads);
 }
 
 extern "C" void quire_w4a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
-                           const void* bias, int64_t n, int64_t k, void* y, char* scratch,
-                           int64_t num_threads) {
-    store_product(x, is_bf16, m, {packed, n, k, true}, bias, y, scratch, num_threads);
+                           const int32_t* outliers, const void* bias, int64_t n, int64_t k,
+                           void* y, char* scratch, int64_t num_threads) {
+    store_product(x, is_bf16, m, {packed, n, k, true, outliers}, bias, y, scratch, num_threads);
 }
 
 extern "C" bool quire_w4a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,
-                                bool is_bf16, int64_t n, int64_t k, void* y) {
-    return unpack_rows<Nibbles>({packed, n, k, true}, indices, count, is_bf16, y);
+                                const int32_t* outliers, bool is_bf16, int64_t n, int64_t k,
+                                void* y) {
+    return unpack_rows<Nibbles>({packed, n, k, true, outliers}, indices, count, is_bf16, y);
 }
 
 #endif

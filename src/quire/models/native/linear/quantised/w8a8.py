@@ -13,6 +13,11 @@ from quire.models.native.packed_weight import PackedWeight, fill_panels, join
 
 PANEL_ROWS = 16
 STEP_COLUMNS = 4
+NUM_OUTLIERS = 16
+OUTLIER_LINES = 8
+MIN_COLUMNS = 256
+"""Columns of a weight that has outliers: these would be a large share of fewer."""
+WORD_BITS = 32
 DTYPES = frozenset({torch.bfloat16, torch.float32})
 
 
@@ -47,10 +52,13 @@ class W8A8Kernel:
         if weight.dtype not in DTYPES:
             return None
         lines = self.panel_lines(weight.num_columns)
+        if weight.num_columns >= MIN_COLUMNS:
+            lines += OUTLIER_LINES
         return -(-weight.num_rows // PANEL_ROWS) * lines * PANEL_ROWS * STEP_COLUMNS
 
     def panel_lines(self, num_columns: int) -> int:
-        """Return the lines of PANEL_ROWS x STEP_COLUMNS bytes that each panel takes."""
+        """Return the lines of PANEL_ROWS x STEP_COLUMNS bytes that a panel without outliers
+        takes."""
         return 1 + -(-num_columns // STEP_COLUMNS)
 
     def pack(self, weight: Tensor) -> PackedWeight:
@@ -59,27 +67,41 @@ class W8A8Kernel:
         `packed` is of the weight's dtype, so that a module still tells what it computes in, but
         holds [panels, lines, PANEL_ROWS, STEP_COLUMNS] bytes: a panel's first line is its scales.
         """
+        return self._packed(weight, None)
+
+    def pack_for(self, weight: Tensor, sizes: Tensor) -> PackedWeight:
+        """Quantise and pack a weight [N, K] as `pack` does, but for the NUM_OUTLIERS columns whose
+        `sizes` [K] are the largest: there x and W are rounded to bfloat16 (LLM.int8(), Dettmers et
+        al., 2022). Weights of fewer than MIN_COLUMNS have none."""
+        return self._packed(weight, _outliers(sizes) if len(sizes) >= MIN_COLUMNS else None)
+
+    def _packed(self, weight: Tensor, outliers: Tensor | None) -> PackedWeight:
         num_rows, num_columns = weight.shape
         _check(weight, num_columns, weight.dtype)
         panels, lines = -(-num_rows // PANEL_ROWS), self.panel_lines(num_columns)
+        if outliers is not None:
+            lines += OUTLIER_LINES
         packed = torch.empty(panels, lines, PANEL_ROWS, STEP_COLUMNS, dtype=torch.uint8)
         rows = weight.contiguous()
         self.pack_into(
             rows.data_ptr(),
             weight.dtype == torch.bfloat16,
+            _address(outliers),
             num_rows,
             num_columns,
             packed.data_ptr(),
             torch.get_num_threads(),
         )
-        return PackedWeight(packed.view(weight.dtype), num_rows, num_columns)
+        return PackedWeight(packed.view(weight.dtype), num_rows, num_columns, outliers=outliers)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
         """Join weights of equal K into one of all their rows, of which they become views.
 
-        Returns None if the rows of one but the last do not fill its panels.
+        Returns None if the rows of one but the last do not fill its panels, or if their outliers
+        are not the same.
         """
-        return join(weights) if fill_panels(weights, PANEL_ROWS) else None
+        is_whole = fill_panels(weights, PANEL_ROWS)
+        return join(weights) if is_whole and _have_same_outliers(weights) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K] to within half a step, a 127th of the largest number in its row."""
@@ -100,7 +122,8 @@ class W8A8Kernel:
             x.dtype == torch.bfloat16,
             num_rows,
             weight.packed.data_ptr(),
-            None if bias is None else bias.data_ptr(),
+            _address(weight.outliers),
+            _address(bias),
             weight.num_rows,
             weight.num_columns,
             out.data_ptr(),
@@ -117,6 +140,7 @@ class W8A8Kernel:
             wanted.data_ptr(),
             wanted.numel(),
             weight.packed.data_ptr(),
+            _address(weight.outliers),
             out.dtype == torch.bfloat16,
             weight.num_rows,
             weight.num_columns,
@@ -124,6 +148,30 @@ class W8A8Kernel:
         ):
             raise IndexError(f"an index is not within the {weight.num_rows} rows")
         return out
+
+
+def _outliers(sizes: Tensor) -> Tensor:
+    """Return int32 [NUM_OUTLIERS + ceil(K / WORD_BITS)]: the columns of the largest sizes, rising,
+    then a bit for each column that is none of them."""
+    columns = sizes.float().topk(NUM_OUTLIERS).indices.sort().values
+    bits = torch.zeros(-(-len(sizes) // WORD_BITS) * WORD_BITS, dtype=torch.int64)
+    bits[: len(sizes)] = 1
+    bits[columns] = 0
+    words = (bits.view(-1, WORD_BITS) << torch.arange(WORD_BITS)).sum(1)
+    return torch.cat([columns, words]).to(torch.int32)
+
+
+def _have_same_outliers(weights: Sequence[PackedWeight]) -> bool:
+    first = weights[0].outliers
+    if first is None:
+        return all(weight.outliers is None for weight in weights)
+    return all(
+        weight.outliers is not None and torch.equal(weight.outliers, first) for weight in weights
+    )
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
