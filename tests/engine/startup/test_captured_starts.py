@@ -78,6 +78,8 @@ CASES = (
         is_overlapped=False,
     ),
 )
+"""The last two in every run: their mode has whole graphs and pieces, and they have either way of
+preemption."""
 
 
 def asked() -> list[list[int]]:
@@ -88,7 +90,11 @@ def expected(references: References, family: str = "llama") -> list[list[int]]:
     return [references.greedy_texts(family)[index][:NUM_NEW] for index in ASKED]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.mode}-{case.preemption}")
+@pytest.mark.parametrize(
+    "case",
+    [*(pytest.param(case, marks=pytest.mark.long) for case in CASES[:-2]), *CASES[-2:]],
+    ids=lambda case: f"{case.mode}-{case.preemption}",
+)
 def test_a_start_in_each_mode_serves_what_generate_says(case: Case, references: References) -> None:
     model, gpu = ModelConfig("", cudagraph_mode=case.mode), StandInGPU()
     config = config_of(
@@ -157,6 +163,7 @@ def serve_with_ranks(folder: Path) -> RanksAnswer:
         engine.close()
 
 
+@pytest.mark.long  # test_captured_ranks.py has ranks that replay in every run
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whether a fork may be")
 def test_two_ranks_start_and_serve_what_generate_says(references: References) -> None:
     folder = references.checkpoint("llama")
