@@ -246,6 +246,7 @@ async def test_a_lost_replica_and_a_killed_engine_lose_nothing() -> None:
         assert list(run.engine.stats_by_replica) == [route[1]] != [lost]
 
 
+@pytest.mark.long  # a lost replica is in every run
 async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgotten() -> None:
     async with running() as run, asyncio.timeout(60):
         await read_all([run.engine.submit(request(number)) for number in (1, 2)])
