@@ -161,7 +161,11 @@ def test_a_model_is_told_with_its_kernels_and_cost() -> None:
     ("name", "told"),
     [
         ("mlx", "MLX (4 bits), 16 of 21 weights, 5.7 bits a number"),
-        ("modelopt-nvfp4", "ModelOpt (NVFP4), 14 of 21 weights, 4.5 bits a number"),
+        pytest.param(
+            "modelopt-nvfp4",
+            "ModelOpt (NVFP4), 14 of 21 weights, 4.5 bits a number",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_how_weights_were_quantised_is_told(name: str, told: str) -> None:
