@@ -60,6 +60,7 @@ def test_health_answers_while_the_model_loads() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.long  # in every run a supervisor gives a toy up, and probes tell of it
 @pytest.mark.one_engine
 def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
     with server_process("--max-num-seqs", "8", "--max-engine-restarts", "0") as server:
@@ -80,7 +81,7 @@ def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
 
 def test_drain_lets_running_requests_finish() -> None:
     with server_process("--shutdown-timeout", "60") as server:
-        reader = Reader(server, LONG)
+        reader = Reader(server, {**LONG, "max_tokens": 400})
         assert reader.began.wait(60)
         server.process.terminate()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 5)
@@ -137,6 +138,7 @@ def catches(pid: int, sent: signal.Signals) -> bool:
     return bool(mask >> (sent - 1) & 1)
 
 
+@pytest.mark.long  # in every run test_refused_starts.py has another refusal of the engine
 def test_what_the_engine_cannot_have_is_said_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "quire.server.cli", "serve", "bundled", "--device", "cuda:99"]

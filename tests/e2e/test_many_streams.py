@@ -80,6 +80,7 @@ def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     assert server.metric(ACTIVE) == 0
 
 
+@pytest.mark.long  # hostile/test_hostile.py closes connections in every run
 @pytest.mark.one_engine
 def test_closed_streams_give_their_blocks_back_within_a_step(slow_server: ServerProcess) -> None:
     server = slow_server
