@@ -22,7 +22,7 @@ def test_memory_of_half_sent_bodies_is_given_back() -> None:
     with server_process("--max-half-read-bytes", "1G") as server:
         process = psutil.Process(server.process.pid)
         before = process.memory_info().rss
-        for _ in range(3):
+        for _ in range(2):
             with ExitStack() as stack:
                 for _ in range(NUM_CLIENTS):
                     url = httpx.URL(server.url)

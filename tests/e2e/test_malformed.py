@@ -7,7 +7,7 @@ import httpx
 from tests.e2e.malformed import malformed
 from tests.e2e.server_process import server_process
 
-NUM_BODIES = 2000
+NUM_BODIES = 1000
 
 
 def test_malformed_bodies_are_refused_and_the_server_still_serves() -> None:
