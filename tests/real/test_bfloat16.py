@@ -17,7 +17,7 @@ from tests.real.texts import prompts
 
 pytestmark = pytest.mark.timeout(900)
 """Where cores are shared with other tests, the first test of a server waits for minutes."""
-FEW, MANY = 24, 50
+FEW, MANY = 16, 50
 """Prompts: in every run, and in `make long`."""
 NUM_SCORED = 6
 """Answers that are scored: an even number, since each is held against another prompt too."""
