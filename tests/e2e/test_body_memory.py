@@ -9,7 +9,7 @@ import psutil
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
 MIB = 1 << 20
-NUM_CLIENTS = 20
+NUM_CLIENTS = 12
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n"
 ALLOWED_GROWTH = 50 * MIB
 

@@ -73,6 +73,7 @@ def together_and_alone(server: ServerProcess) -> tuple[list[str], list[str]]:
     return asyncio.run(run())
 
 
+@pytest.mark.long  # two engines say so in every run, data_parallel/test_server.py
 def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     together, alone = together_and_alone(server)
     assert together == alone
