@@ -80,6 +80,7 @@ def bare(wheels: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.long  # its check is rehearsed in every run
 def test_a_bare_machine_installs_what_was_brought_along(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()

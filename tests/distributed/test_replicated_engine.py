@@ -262,6 +262,7 @@ async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgo
         await read(run.engine.submit(request(3)))
 
 
+@pytest.mark.long  # a lost replica is in every run
 async def test_a_replica_whose_engine_is_not_restarted_gives_its_requests_back() -> None:
     async with running(max_restarts=0) as run:
         stream = run.engine.submit(request(1, LONG))

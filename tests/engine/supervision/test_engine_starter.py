@@ -177,6 +177,7 @@ def test_an_engine_that_is_not_yet_forked_can_be_given_up(starter: EngineStarter
     second.close()
 
 
+@pytest.mark.long  # tests/e2e/restarts/test_quarantine.py restarts such code in every run
 def test_code_of_checkpoints_is_forked_where_all_of_torch_is_imported(
     starter: EngineStarter,
 ) -> None:
