@@ -58,6 +58,7 @@ def test_texts_in_company_equal_those_alone(
     assert after_hits > hits, "no prefix was found"
 
 
+@pytest.mark.long  # the bundled model's do so in every run, tests/engine/restarts
 def test_texts_over_a_restart_equal_those_alone(
     server: ServerProcess, asked: list[str], alone: list[Answer]
 ) -> None:

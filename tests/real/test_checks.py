@@ -25,6 +25,7 @@ from tests.real.models import real_folder
 
 CPU = torch.device("cpu")
 MODELS = (pytest.param("smollm2"), pytest.param("gemma3", marks=pytest.mark.long))
+DTYPES = (torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long), torch.float32)
 FAULTS = (*IN_MODULES, *IN_CALLS)
 WEIGHTS = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), Quantization))
 """Dtypes and formats of weights: those of bfloat16 come first, and are loaded in every run."""
@@ -76,7 +77,7 @@ def test_faults_show_beside_the_noise_of_real_weights(
     assert worst_of_bound(folder, torch.bfloat16, monkeypatch, fault) > 1
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_is_no_fault_of_real_weights(
     folder: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,11 +28,9 @@ from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.long import rest_is_long
 from tests.real.models import real_folder
 from tests.real.random_model import write_random_model
-from tests.real.test_grammars import NAMES
+from tests.real.test_grammars import IN_EVERY_RUN, NAMES
 from tests.server.parsers.outputs import Read, read
 
-IN_EVERY_RUN = ("qwen3", "llama2")
-"""One whose pieces are bytes, and one whose pieces are text; test_grammars.py has more."""
 MAX_TOKENS = 200
 THINK = ReasoningFormatName.think.value
 HERMES = ToolFormatName.hermes.value
