@@ -78,8 +78,8 @@ CASES = (
         is_overlapped=False,
     ),
 )
-"""The last two in every run: their mode has whole graphs and pieces, and they have either way of
-preemption."""
+IN_EVERY_RUN = 3
+"""The case of every run: its mode has whole graphs and pieces."""
 
 
 def asked() -> list[list[int]]:
@@ -92,7 +92,10 @@ def expected(references: References, family: str = "llama") -> list[list[int]]:
 
 @pytest.mark.parametrize(
     "case",
-    [*(pytest.param(case, marks=pytest.mark.long) for case in CASES[:-2]), *CASES[-2:]],
+    [
+        pytest.param(case, marks=() if case is CASES[IN_EVERY_RUN] else pytest.mark.long)
+        for case in CASES
+    ],
     ids=lambda case: f"{case.mode}-{case.preemption}",
 )
 def test_a_start_in_each_mode_serves_what_generate_says(case: Case, references: References) -> None:
