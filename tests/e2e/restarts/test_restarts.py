@@ -48,13 +48,6 @@ BODIES: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def expected() -> list[list[tuple[str, object]]]:
-    """The answers of a server whose engine lives."""
-    with server_process(*FLAGS) as server:
-        return [whole(server, path, body) for path, body in BODIES]
-
-
 def whole(server: ServerProcess, path: str, body: dict[str, object]) -> list[tuple[str, object]]:
     """The texts of a request that is not streamed, and why each has ended."""
     reply = httpx.post(server.url + path, json=body, timeout=120)
@@ -129,10 +122,9 @@ def has_made(server: ServerProcess, num_tokens: float) -> bool:
 
 
 @pytest.mark.one_engine
-def test_streams_and_whole_answers_are_those_of_an_undisturbed_server(
-    expected: list[list[tuple[str, object]]],
-) -> None:
+def test_streams_and_whole_answers_are_those_of_an_undisturbed_server() -> None:
     with server_process(*FLAGS) as server, ThreadPoolExecutor(16) as pool:
+        expected = [whole(server, path, body) for path, body in BODIES]
         with kill_often(server, 2):
             answers = [pool.submit(whole, server, path, body) for path, body in BODIES]
             streams = [Stream(server, path, body) for path, body in BODIES]
