@@ -45,8 +45,11 @@ MODELS = (
     replace(BUNDLED, quantization=Quantization.INT8),
 )
 FORMS = ("bfloat16", "float32", "int8")
-IN_EVERY_RUN = {name: FORMS[:1] for name in Optimization} | {
-    Optimization.BF16_STORAGE: FORMS[1:2],
+IN_EVERY_RUN = {name: FORMS[1:2] for name in Optimization} | {
+    Optimization.AVX512: FORMS[:1],
+    Optimization.AMX: FORMS[:1],
+    Optimization.COMPRESSED_BF16: FORMS[:1],
+    Optimization.CANDIDATE_PRUNING: FORMS[:1],
     Optimization.W8A8: FORMS[2:],
     Optimization.FUSED_LAYERS: FORMS[:2],
     Optimization.NATIVE_DECODER: FORMS[:2],
