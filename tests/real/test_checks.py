@@ -28,7 +28,8 @@ MODELS = (pytest.param("smollm2"), pytest.param("gemma3", marks=pytest.mark.long
 DTYPES = (torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long), torch.float32)
 FAULTS = (*IN_MODULES, *IN_CALLS)
 WEIGHTS = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), Quantization))
-"""Dtypes and formats of weights: those of bfloat16 come first, and are loaded in every run."""
+"""Dtypes and formats of weights."""
+IN_EVERY_RUN = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), (Quantization.NONE,)))
 
 
 @pytest.fixture(params=MODELS)
@@ -49,7 +50,7 @@ def loaded(folder: Path, dtype: ModelDtype, quantization: Quantization) -> Loade
     )
 
 
-@long_but_for(WEIGHTS[:2], "dtype, quantization", WEIGHTS)
+@long_but_for(IN_EVERY_RUN, "dtype, quantization", WEIGHTS)
 def test_real_models_start_with_all_of_their_kernels(
     folder: Path,
     dtype: ModelDtype,
