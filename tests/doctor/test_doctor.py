@@ -60,6 +60,7 @@ def figures(finding: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long  # the whole examination, ten seconds; every run has one without a trial
 def test_it_names_instruction_set_and_kernels(report: dict[str, dict[str, object]]) -> None:
     built = library()
     if built is None:
@@ -70,6 +71,7 @@ def test_it_names_instruction_set_and_kernels(report: dict[str, dict[str, object
     assert "paged attention" in str(report["other kernels"]["text"])
 
 
+@pytest.mark.long
 def test_it_measures_bandwidth_and_tries_the_bundled_model(
     report: dict[str, dict[str, object]],
 ) -> None:
@@ -81,6 +83,7 @@ def test_it_measures_bandwidth_and_tries_the_bundled_model(
     assert fidelity["num_equal"] == fidelity["num_tokens"] > 50
 
 
+@pytest.mark.long
 def test_a_hub_that_does_not_answer_is_a_warning_with_the_reason(
     report: dict[str, dict[str, object]],
 ) -> None:
