@@ -48,6 +48,7 @@ def error_code(event: dict[str, object]) -> object:
     return error["code"]
 
 
+@pytest.mark.long  # tests/server/http/test_health.py has a model that loads in every run
 def test_health_answers_while_the_model_loads() -> None:
     with server_process(ready=False) as server:
         assert server.client.get("/livez").status_code == 200
@@ -104,6 +105,7 @@ def test_drain_has_an_end() -> None:
         assert not any(engine.is_running() for engine in engines)
 
 
+@pytest.mark.long  # tests/server/http/test_drain.py has a second signal in every run
 def test_a_second_signal_ends_everything_without_a_traceback() -> None:
     with server_process("--shutdown-timeout", "60") as server:
         engines = engines_of(server.process.pid)
