@@ -118,6 +118,7 @@ def test_a_start_in_each_mode_serves_what_generate_says(case: Case, references: 
     assert (gpu.num_replays > 0) is (case.mode is not CUDAGraphMode.NONE)
 
 
+@pytest.mark.long  # budgets of a shared GPU are in every run, test_memory.py
 def test_engines_that_share_a_gpu_each_keep_to_their_share(references: References) -> None:
     """The second starts where the memory that the first has taken is no longer free; both then take
     their steps in turn."""
