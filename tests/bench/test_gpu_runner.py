@@ -24,6 +24,7 @@ def ends(checks: list[Check], plan: Plan) -> dict[str, End]:
     return {end.check: end for end in run_checks(checks, plan)}
 
 
+@pytest.mark.long  # it waits for one that hangs
 def test_each_end_is_told_with_what_was_found_before(tmp_path: Path) -> None:
     names = ("right", "faulty", "crashing", "killed")
     here = plan(tmp_path)
@@ -74,7 +75,7 @@ def test_what_there_is_no_time_for_is_known_beforehand() -> None:
     assert missed(1, 100) == ["alone", "last"]
 
 
-@pytest.mark.parametrize("num_jobs", [1, 2])
+@pytest.mark.parametrize("num_jobs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_checks_run_one_by_one_where_they_must(tmp_path: Path, num_jobs: int) -> None:
     """The second would pass if it began before the first one's end."""
     checks = [Check("first", f"{SAMPLES}:once", "", 60, 10, is_alone=num_jobs == 2)]

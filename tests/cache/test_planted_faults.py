@@ -152,7 +152,7 @@ def test_planted_fault_is_seen_by_its_example(
     ("machine", "plant"),
     [
         (CacheMachine, forgets_duplicates),
-        (CacheMachine, pins_the_first_group_alone),
+        pytest.param(CacheMachine, pins_the_first_group_alone, marks=pytest.mark.long),
         (SwapMachine, retains_what_cannot_be_found),
     ],
 )

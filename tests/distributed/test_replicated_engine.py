@@ -246,6 +246,7 @@ async def test_a_lost_replica_and_a_killed_engine_lose_nothing() -> None:
         assert list(run.engine.stats_by_replica) == [route[1]] != [lost]
 
 
+@pytest.mark.long  # a lost replica is in every run
 async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgotten() -> None:
     async with running() as run, asyncio.timeout(60):
         await read_all([run.engine.submit(request(number)) for number in (1, 2)])
@@ -261,6 +262,7 @@ async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgo
         await read(run.engine.submit(request(3)))
 
 
+@pytest.mark.long  # a lost replica is in every run
 async def test_a_replica_whose_engine_is_not_restarted_gives_its_requests_back() -> None:
     async with running(max_restarts=0) as run:
         stream = run.engine.submit(request(1, LONG))

@@ -60,6 +60,7 @@ def figures(finding: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long  # the whole examination, ten seconds; every run has one without a trial
 def test_it_names_instruction_set_and_kernels(report: dict[str, dict[str, object]]) -> None:
     built = library()
     if built is None:
@@ -70,6 +71,7 @@ def test_it_names_instruction_set_and_kernels(report: dict[str, dict[str, object
     assert "paged attention" in str(report["other kernels"]["text"])
 
 
+@pytest.mark.long
 def test_it_measures_bandwidth_and_tries_the_bundled_model(
     report: dict[str, dict[str, object]],
 ) -> None:
@@ -81,6 +83,7 @@ def test_it_measures_bandwidth_and_tries_the_bundled_model(
     assert fidelity["num_equal"] == fidelity["num_tokens"] > 50
 
 
+@pytest.mark.long
 def test_a_hub_that_does_not_answer_is_a_warning_with_the_reason(
     report: dict[str, dict[str, object]],
 ) -> None:
@@ -161,7 +164,11 @@ def test_a_model_is_told_with_its_kernels_and_cost() -> None:
     ("name", "told"),
     [
         ("mlx", "MLX (4 bits), 16 of 21 weights, 5.7 bits a number"),
-        ("modelopt-nvfp4", "ModelOpt (NVFP4), 14 of 21 weights, 4.5 bits a number"),
+        pytest.param(
+            "modelopt-nvfp4",
+            "ModelOpt (NVFP4), 14 of 21 weights, 4.5 bits a number",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_how_weights_were_quantised_is_told(name: str, told: str) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from bench.make_models import AGENT, write_checkpoint
 
 from tests.e2e.server_process import server_process
@@ -14,6 +15,7 @@ FIND = {
 CALL = {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"name":"Lear"}'}}
 
 
+@pytest.mark.long  # prompts of 2,000 tokens go to this model in every run, test_kv_transfer.py
 def test_a_prompt_of_8k_tokens_with_tools_is_answered(tmp_path: Path) -> None:
     write_checkpoint(AGENT, tmp_path / AGENT, (), seed=1234)
     messages = [

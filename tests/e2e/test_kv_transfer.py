@@ -88,6 +88,7 @@ def test_a_long_prefix_is_had_from_the_other_server(pair: Pair) -> None:
     assert "waits_for_peer" in timeline and "loaded_from_peer" in timeline
 
 
+@pytest.mark.long  # in every run tests/cache/transfer has a peer that hangs
 def test_a_server_that_stands_still_holds_nobody_up(pair: Pair) -> None:
     """Its engine is stopped, so that connections stay open and nothing comes."""
     prompt = prompt_of(2)
@@ -104,6 +105,7 @@ def test_a_server_that_stands_still_holds_nobody_up(pair: Pair) -> None:
         engine.resume()
 
 
+@pytest.mark.long  # in every run tests/cache/transfer has a peer that goes and comes back
 def test_a_server_that_is_killed_is_a_miss_until_it_is_back(pair: Pair) -> None:
     prompt = prompt_of(3)
     text, _, _ = ask(pair.offers, prompt)

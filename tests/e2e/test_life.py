@@ -48,6 +48,7 @@ def error_code(event: dict[str, object]) -> object:
     return error["code"]
 
 
+@pytest.mark.long  # tests/server/http/test_health.py has a model that loads in every run
 def test_health_answers_while_the_model_loads() -> None:
     with server_process(ready=False) as server:
         assert server.client.get("/livez").status_code == 200
@@ -60,6 +61,7 @@ def test_health_answers_while_the_model_loads() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.long  # in every run a supervisor gives a toy up, and probes tell of it
 @pytest.mark.one_engine
 def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
     with server_process("--max-num-seqs", "8", "--max-engine-restarts", "0") as server:
@@ -80,7 +82,7 @@ def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
 
 def test_drain_lets_running_requests_finish() -> None:
     with server_process("--shutdown-timeout", "60") as server:
-        reader = Reader(server, LONG)
+        reader = Reader(server, {**LONG, "max_tokens": 400})
         assert reader.began.wait(60)
         server.process.terminate()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 5)
@@ -103,6 +105,7 @@ def test_drain_has_an_end() -> None:
         assert not any(engine.is_running() for engine in engines)
 
 
+@pytest.mark.long  # tests/server/http/test_drain.py has a second signal in every run
 def test_a_second_signal_ends_everything_without_a_traceback() -> None:
     with server_process("--shutdown-timeout", "60") as server:
         engines = engines_of(server.process.pid)
@@ -137,6 +140,7 @@ def catches(pid: int, sent: signal.Signals) -> bool:
     return bool(mask >> (sent - 1) & 1)
 
 
+@pytest.mark.long  # in every run test_refused_starts.py has another refusal of the engine
 def test_what_the_engine_cannot_have_is_said_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "quire.server.cli", "serve", "bundled", "--device", "cuda:99"]

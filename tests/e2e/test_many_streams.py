@@ -73,6 +73,7 @@ def together_and_alone(server: ServerProcess) -> tuple[list[str], list[str]]:
     return asyncio.run(run())
 
 
+@pytest.mark.long  # two engines say so in every run, data_parallel/test_server.py
 def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     together, alone = together_and_alone(server)
     assert together == alone
@@ -80,6 +81,7 @@ def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     assert server.metric(ACTIVE) == 0
 
 
+@pytest.mark.long  # hostile/test_hostile.py closes connections in every run
 @pytest.mark.one_engine
 def test_closed_streams_give_their_blocks_back_within_a_step(slow_server: ServerProcess) -> None:
     server = slow_server

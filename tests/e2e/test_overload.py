@@ -2,11 +2,13 @@
 has the large one, and says how true `Retry-After` is.
 """
 
+import pytest
+
 from tests.e2e.overload import MODES, Crowd, overload
-from tests.long import long_but_for
 
 
-@long_but_for(MODES[:1], "mode", MODES)
+@pytest.mark.long  # a full queue is among the attacks of every run, hostile/test_hostile.py
+@pytest.mark.parametrize("mode", MODES)
 def test_a_crowd_is_served_or_told_to_come_again(mode: str) -> None:
     crowd = Crowd(num_requests=60, num_tokens=48, max_num_queued_reqs=8, max_num_seqs=4)
     summary = overload(crowd, mode)

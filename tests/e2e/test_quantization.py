@@ -7,6 +7,7 @@ from tests.e2e.server_process import server_process
 BODY = {"prompt": "The king", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
 
 
+@pytest.mark.long  # engines over int8 weights are in every run, tests/engine/test_quantization.py
 @pytest.mark.usefixtures("w8a8_kernel")
 def test_quantised_server_answers_and_says_that_it_is() -> None:
     with server_process("--quantization", "int8") as server:

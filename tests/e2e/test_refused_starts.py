@@ -42,6 +42,7 @@ def test_what_is_no_model_to_serve_is_said_in_one_line_before_anything_else(
     assert line.startswith("quire serve: ") and case.why in line
 
 
+@pytest.mark.long  # tests/models/loading/gguf has the refusals of files in every run
 def test_a_gguf_file_that_is_none_is_told(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")

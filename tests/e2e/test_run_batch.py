@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.batch_kills import check
 from tests.server.batches.batch_files import encode, line
 
 
+@pytest.mark.long  # a server's batch goes on after a kill in every run, test_batches.py
 def test_kills_lose_and_repeat_no_line() -> None:
     assert check(num_lines=60, num_kills=2, seed=1) == 60
 

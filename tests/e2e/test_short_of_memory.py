@@ -50,6 +50,7 @@ def complete(server: ServerProcess, prompt: str, **fields: object) -> Reply:
     return found
 
 
+@pytest.mark.long  # models that ranks share are swapped so in every run, ranks/test_families.py
 def test_texts_are_those_of_a_server_with_enough(
     short: tuple[str, ServerProcess], enough: list[str]
 ) -> None:

@@ -65,7 +65,13 @@ def ask(server: ServerProcess, trace_id: str, flags: str) -> str:
     """Ask for four tokens in a trace; return the `traceparent` of the answer."""
     reply = server.client.post(
         "/v1/chat/completions",
-        json={"model": MODEL, "messages": [{"role": "user", "content": "O"}], "max_tokens": 4},
+        json={
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "O"}],
+            "max_tokens": 4,
+            "ignore_eos": True,
+            "temperature": 0,
+        },
         headers={"traceparent": f"00-{trace_id}-{PARENT}-{flags}", "tracestate": "a=1"},
     )
     reply.raise_for_status()

@@ -4,6 +4,7 @@ and no chunk's attention, depends on what runs beside it.
 
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,19 @@ from quire.engine.startup.build import build_engine
 from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_with_products
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 from tests.models.reference import NUM_NEW, References, some_prompts
 from tests.models.test_bundled import FOLDER
 
 PROMPTS = some_prompts(12, 60)
+FAMILIES = ("bundled", "llama", "gemma2", "deepseek_v3")
+IN_EVERY_RUN = [
+    *product(FAMILIES[:1], Quantization),
+    *((family, Quantization.NONE) for family in FAMILIES[1:]),
+]
+"""Each form of weights on a trained model, and each way of attention."""
 
 
 def model_of(checkpoint: Path) -> ModelConfig:
@@ -52,8 +60,7 @@ def texts_of(
     return texts
 
 
-@pytest.mark.parametrize("quantization", list(Quantization))
-@pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
+@long_but_for(IN_EVERY_RUN, "family, quantization", product(FAMILIES, Quantization))
 def test_bfloat16_text_is_the_same_alone_and_in_any_batch(
     family: str, quantization: Quantization, references: References
 ) -> None:

@@ -44,6 +44,17 @@ MODELS = (
     replace(BUNDLED, dtype=ModelDtype.FLOAT32),
     replace(BUNDLED, quantization=Quantization.INT8),
 )
+FORMS = ("bfloat16", "float32", "int8")
+IN_EVERY_RUN = {name: FORMS[1:2] for name in Optimization} | {
+    Optimization.AVX512: FORMS[:1],
+    Optimization.AMX: FORMS[:1],
+    Optimization.COMPRESSED_BF16: FORMS[:1],
+    Optimization.CANDIDATE_PRUNING: FORMS[:1],
+    Optimization.W8A8: FORMS[2:],
+    Optimization.FUSED_LAYERS: FORMS[:2],
+    Optimization.NATIVE_DECODER: FORMS[:2],
+}
+"""The forms of weights over which each is left out in every run: those that it is for."""
 PROMPT = (0, 1252, 266)
 NUM_NEW = 12
 
@@ -70,8 +81,16 @@ def with_all() -> dict[ModelConfig, list[int]]:
     return {model: generated(model) for model in MODELS}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=["bfloat16", "float32", "int8"])
-@pytest.mark.parametrize("name", Optimization)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(
+            name, model, id=f"{name}-{form}", marks=() if form in forms else pytest.mark.long
+        )
+        for name, forms in IN_EVERY_RUN.items()
+        for model, form in zip(MODELS, FORMS, strict=True)
+    ],
+)
 def test_text_is_the_same_without_it(
     name: Optimization, model: ModelConfig, with_all: dict[ModelConfig, list[int]]
 ) -> None:

@@ -368,6 +368,7 @@ async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
         await client.close()
 
 
+@pytest.mark.long  # it waits until patience ends; a stopped engine is ended in every run
 async def test_an_engine_that_ends_as_patience_does_is_closed_in_silence() -> None:
     """It hangs, and is killed by someone while the loop is held up, just before it would be
     killed: whoever then kills it finds no process."""

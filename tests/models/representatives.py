@@ -1,5 +1,5 @@
-"""The families that stand for the others in `make test`, where a test takes seconds for each of a
-hundred: `make long` has the rest. Logits and layers are cheap, and tested for all in every run.
+"""The families that stand for the others in `make test`, where a test of each of a hundred takes
+minutes: `make long` has the rest.
 """
 
 FAMILIES = {

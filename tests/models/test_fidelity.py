@@ -1,5 +1,5 @@
 """The paged model says what transformers says: in fp32 every token, and but for rounding every
-logit. Tokens of the families that stand for no others are compared by `make long`."""
+logit. Tokens, and the families that stand for no others, are compared by `make long`."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from quire.models.config import KVOptions
 from quire.models.loading.loaded_model import LoadedModel
+from tests.long import rest_is_long
 from tests.models.checkpoints import attention_of
 from tests.models.driver import DEVICE, generate_greedy, load
 from tests.models.families import SERVED
@@ -27,6 +28,7 @@ from tests.models.reference import (
     ordinary,
     some_prompts,
 )
+from tests.models.representatives import FAMILIES
 
 IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
@@ -34,7 +36,7 @@ IN_HALF_PRECISION = (
 """One for each way of attention, and no experts: rounding would choose others."""
 
 
-@pytest.fixture(scope="module", params=PROVEN)
+@pytest.fixture(scope="module", params=rest_is_long(FAMILIES, PROVEN))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

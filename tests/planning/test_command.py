@@ -45,6 +45,7 @@ def test_a_plan_in_json(model: str, capsys: Capture) -> None:
     assert {(each["num_input_tokens"], each["num_output_tokens"]) for each in bursts} == {(100, 7)}
 
 
+@pytest.mark.long  # two plans are told in JSON in every run
 def test_two_plans_beside_each_other(model: str, capsys: Capture) -> None:
     changed = "--device a100 --kv-cache-dtype fp8"
     assert main(["plan", model, "--device", "h100", "--diff", changed, *SHORT]) == 0

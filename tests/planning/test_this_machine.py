@@ -10,6 +10,7 @@ from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.planning.plan import Lengths, PlanRequest, build_plan
+from tests.long import long_but_for
 
 BUNDLED = str(files("quire.models") / "bundled")
 SHORT = Lengths(32, 8)
@@ -42,7 +43,7 @@ def started(config: EngineConfig) -> EngineFacts:
     return facts
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@long_but_for(["as it comes"], "name", CONFIGS)
 def test_a_plan_says_what_an_engine_says(name: str) -> None:
     config = CONFIGS[name]
     plan = build_plan(PlanRequest(None, "cpu", lengths=SHORT), config)

@@ -17,7 +17,7 @@ from tests.real.texts import prompts
 
 pytestmark = pytest.mark.timeout(900)
 """Where cores are shared with other tests, the first test of a server waits for minutes."""
-FEW, MANY = 24, 50
+FEW, MANY = 16, 50
 """Prompts: in every run, and in `make long`."""
 NUM_SCORED = 6
 """Answers that are scored: an even number, since each is held against another prompt too."""
@@ -58,6 +58,7 @@ def test_texts_in_company_equal_those_alone(
     assert after_hits > hits, "no prefix was found"
 
 
+@pytest.mark.long  # the bundled model's do so in every run, tests/engine/restarts
 def test_texts_over_a_restart_equal_those_alone(
     server: ServerProcess, asked: list[str], alone: list[Answer]
 ) -> None:

@@ -42,7 +42,7 @@ def server(folder: Path) -> Iterator[ServerProcess]:
 def answer(server: ServerProcess, prompt: list[int]) -> Answer:
     body = {
         "prompt": prompt,
-        "max_tokens": 24,
+        "max_tokens": 8,
         "temperature": 0.8,
         "seed": 7,
         "logprobs": 1,

@@ -102,7 +102,7 @@ def said(output: OutputDelta) -> tuple[object, ...]:
 
 
 @OF_MODELS
-@cases(40)
+@cases(25)
 @given(st.data())
 def test_arguments_with_tags_are_exact_in_any_tokens(
     name: str, form: ToolFormatName, reasoning: ReasoningFormat, data: st.DataObject

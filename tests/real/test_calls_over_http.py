@@ -16,6 +16,7 @@ from tests.real.random_model import write_random_model
 
 MODEL = "random"
 MAX_TOKENS = 300
+pytestmark = pytest.mark.long  # the parts of it have this tokenizer in every run, test_calls.py
 UNITS = ["c", "</tool_call>", "<think>"]
 """The values that calls may have; some are tags themselves."""
 TOOL: Any = {

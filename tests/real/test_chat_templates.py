@@ -1,9 +1,11 @@
 """Chats become the tokens that transformers makes of them, on real tokenizers."""
 
-import pytest
-from transformers import AutoTokenizer
+from functools import cache
 
-from quire.server.text.tokenizer import load_tokenizer
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.real.models import real_folder
 from tests.real.texts import conversations
 
@@ -28,11 +30,17 @@ def messages(turns: list[str]) -> list[dict[str, str]]:
     return found
 
 
+@cache
+def tokenizers(name: str) -> tuple[TextTokenizer, PreTrainedTokenizerBase]:
+    """Return the same tokenizer twice: as a server has it, and as transformers reads it."""
+    folder = str(real_folder(name))
+    return load_tokenizer(folder, None), AutoTokenizer.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("system", [None, "Answer briefly."])
 def test_tokens_of_a_chat_are_those_of_transformers(name: str, system: str | None) -> None:
-    folder = str(real_folder(name))
-    ours, theirs = load_tokenizer(folder, None), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = tokenizers(name)
     assert ours.template is not None
     for turns in conversations():
         chat = [{"role": "system", "content": system}] if system else []

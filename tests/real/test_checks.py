@@ -25,9 +25,11 @@ from tests.real.models import real_folder
 
 CPU = torch.device("cpu")
 MODELS = (pytest.param("smollm2"), pytest.param("gemma3", marks=pytest.mark.long))
+DTYPES = (torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long), torch.float32)
 FAULTS = (*IN_MODULES, *IN_CALLS)
 WEIGHTS = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), Quantization))
-"""Dtypes and formats of weights: those of bfloat16 come first, and are loaded in every run."""
+"""Dtypes and formats of weights."""
+IN_EVERY_RUN = tuple(product((ModelDtype.BFLOAT16, ModelDtype.FLOAT32), (Quantization.NONE,)))
 
 
 @pytest.fixture(params=MODELS)
@@ -48,7 +50,7 @@ def loaded(folder: Path, dtype: ModelDtype, quantization: Quantization) -> Loade
     )
 
 
-@long_but_for(WEIGHTS[:2], "dtype, quantization", WEIGHTS)
+@long_but_for(IN_EVERY_RUN, "dtype, quantization", WEIGHTS)
 def test_real_models_start_with_all_of_their_kernels(
     folder: Path,
     dtype: ModelDtype,
@@ -76,7 +78,7 @@ def test_faults_show_beside_the_noise_of_real_weights(
     assert worst_of_bound(folder, torch.bfloat16, monkeypatch, fault) > 1
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rounding_is_no_fault_of_real_weights(
     folder: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

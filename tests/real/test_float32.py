@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)
 """Where cores are shared with other tests, the first test of a server waits for minutes."""
 NUM_PROMPTS = 24
 NUM_FORCED = 8
-"""The answers that are held against one forward each; `generate` is in `make long`."""
+"""The answers that are held against one forward each."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def answers(server: ServerProcess) -> list[Answer]:
     return found
 
 
+@pytest.mark.long  # in every run test_gguf.py holds a crowded server in float32 to transformers
 def test_each_token_is_the_likeliest_of_transformers(
     answers: list[Answer], reference: LlamaForCausalLM
 ) -> None:

@@ -16,17 +16,20 @@ from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
+from tests.long import rest_is_long
 from tests.real.models import real_folder
 from tests.server.grammars.outputs import Outputs, of_json
 from tests.server.parsers.outputs import read
 
 NAMES = ("qwen3", "llama3_1", "gptoss", "deepseek_v3", "gemma3", "llama2")
+IN_EVERY_RUN = ("qwen3", "llama2")
+"""One whose pieces are bytes, one whose pieces are text; every run has each in test_calls.py."""
 THINK = ReasoningFormatName.think.value
 MAX_THOUGHT = 4
 NUM_OF_ONE_KIND = 3
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=rest_is_long(IN_EVERY_RUN, NAMES))
 def outputs(request: pytest.FixtureRequest) -> Iterator[Outputs]:
     folder = real_folder(f"tokenizers/{request.param}")
     made = Outputs(folder, read_facts(folder).special_tokens()["eos_token"])

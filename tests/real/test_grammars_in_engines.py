@@ -25,9 +25,10 @@ from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
+from tests.long import rest_is_long
 from tests.real.models import real_folder
 from tests.real.random_model import write_random_model
-from tests.real.test_grammars import NAMES
+from tests.real.test_grammars import IN_EVERY_RUN, NAMES
 from tests.server.parsers.outputs import Read, read
 
 MAX_TOKENS = 200
@@ -100,7 +101,7 @@ class Served:
         return output
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=rest_is_long(IN_EVERY_RUN, NAMES))
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionToolParam
 
 from tests.e2e.server_process import ServerProcess, server_process
+from tests.long import long_but_for
 from tests.real.models import real_folder
 
 MODEL = "smollm2"
@@ -99,8 +101,7 @@ def test_the_log_and_the_models_name_the_format(server: ServerProcess) -> None:
     assert (card["capabilities"]["tools"], card["capabilities"]["tool_format"]) == (True, "generic")
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("seed", [None, 1])
+@long_but_for([(None, False), (1, True)], "seed, strict", product([None, 1], [False, True]))
 def test_the_model_may_answer_in_text_or_call(
     client: openai.OpenAI, strict: bool, seed: int | None
 ) -> None:
@@ -114,7 +115,7 @@ def test_the_model_may_answer_in_text_or_call(
 @pytest.mark.parametrize(
     ("choice", "parallel", "reason"),
     [
-        ("required", True, "tool_calls"),
+        pytest.param("required", True, "tool_calls", marks=pytest.mark.long),
         ("required", False, "tool_calls"),
         ({"type": "function", "function": {"name": "get_time"}}, True, "stop"),
     ],

@@ -25,7 +25,7 @@ def replayed(path: Path) -> subprocess.CompletedProcess[str]:
 
 def ask(server: ServerProcess, number: int) -> None:
     prompt = BEGINNING + "word " * (10 * number)
-    ends = {"max_tokens": 200, "ignore_eos": True}
+    ends = {"max_tokens": 100, "ignore_eos": True}
     body = {"prompt": prompt, "n": 1 + number % 2, "seed": number, **ends}
     httpx.post(f"{server.url}/v1/completions", json=body, timeout=100).raise_for_status()
 

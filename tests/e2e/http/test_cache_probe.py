@@ -1,5 +1,7 @@
 """The cache is asked before and after a chat on a real server, and tells what a chat then finds."""
 
+import pytest
+
 from tests.e2e.server_process import server_process
 
 CHAT = {
@@ -7,6 +9,7 @@ CHAT = {
 }
 
 
+@pytest.mark.long  # test_prefixes.py asks the cache of its server in every run
 def test_what_is_told_is_what_the_next_request_finds() -> None:
     with server_process() as server:
 

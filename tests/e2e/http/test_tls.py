@@ -31,6 +31,7 @@ def test_a_client_is_served_over_tls(tmp_path: Path) -> None:
                 model=MODEL, prompt="Once", max_tokens=8, temperature=0, stream=True
             )
             assert len(list(chunks)) > 1
+        server.client.close()  # else its connection has seconds to close by itself
         assert server.stop() == 0
 
 

@@ -88,6 +88,7 @@ def test_each_model_is_a_process_and_answers_with_its_own_text(server: ServerPro
     assert eventually(lambda: len(engines_of(server.process.pid)) == num_engines, 30)
 
 
+@pytest.mark.long  # in every run tests/server/models asks for models while they are unloaded
 def test_unloading_and_loading_again_under_load_loses_nothing(server: ServerProcess) -> None:
     """One model is unloaded whenever it is idle for a moment, and by hand at any moment."""
     expected = {name: text(server, name) for name in ("bundled", "other")}
@@ -123,6 +124,7 @@ def test_unloading_and_loading_again_under_load_loses_nothing(server: ServerProc
     assert server.metric('quire:model_loads_total{model_name="lazy",end="failed"}') == 0
 
 
+@pytest.mark.long  # each model is a process of its own, which every run shows
 def test_a_crowd_on_one_model_does_not_starve_the_other(server: ServerProcess) -> None:
     """32 streams of one model never end while somebody asks the other again and again."""
 

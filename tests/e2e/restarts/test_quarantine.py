@@ -29,7 +29,7 @@ def serving(checkpoint: Path, *flags: str) -> Iterator[ServerProcess]:
 
 
 def completed(server: ServerProcess, **fields: object) -> httpx.Response:
-    body = {"model": MODEL, "max_tokens": 200, "ignore_eos": True, **fields}
+    body = {"model": MODEL, "max_tokens": 80, "ignore_eos": True, **fields}
     return httpx.post(server.url + "/v1/completions", json=body, timeout=200)
 
 

@@ -25,9 +25,9 @@ from tests.e2e.restarts.inherited_socket import FLAGS, SocketHolder, held_socket
 from tests.e2e.server_process import MODEL, STOP_WITHIN_S
 from tests.long import long_but_for
 
-NUM_STREAMS, NUM_SHORT = 32, 4
-NUM_TOKENS, NUM_SHORT_TOKENS = 120, 4
-GO_ON_S = 2.0
+NUM_STREAMS, NUM_SHORT = 16, 4
+NUM_TOKENS, NUM_SHORT_TOKENS = 80, 4
+GO_ON_S = 1.0
 """Seconds of load before a restart and after it."""
 TIMEOUT_S = 120.0
 
@@ -178,6 +178,7 @@ def read_to_end(client: socket.socket) -> bytes:
     return got
 
 
+@pytest.mark.long  # a restart under load has connections that wait in every run
 def test_a_killed_server_loses_its_connections_and_nothing_that_waits(holder: SocketHolder) -> None:
     address = ("127.0.0.1", holder.port)
     old = holder.start()
@@ -201,6 +202,7 @@ def test_a_killed_server_loses_its_connections_and_nothing_that_waits(holder: So
             pass
 
 
+@pytest.mark.long  # tests/server/http/test_inherited_drain.py has such a start in every run
 def test_a_start_without_memory_is_told_and_tried_again(holder: SocketHolder) -> None:
     server = holder.start("--kv-cache-memory-bytes", "100000GiB")
     server.wait_told("STATUS=loading quire-bundled: ")
@@ -263,6 +265,7 @@ def test_two_owners_of_the_address_are_refused(holder: SocketHolder) -> None:
     assert f"{told}{holder.url}: leave it out" in server.log()
 
 
+@pytest.mark.long  # the sockets of every run are handed over as systemd does
 def test_systemd_hands_over_its_socket(tmp_path: Path) -> None:
     activate = shutil.which("systemd-socket-activate")
     if activate is None:

@@ -20,6 +20,7 @@ from tests.e2e.server_process import MODEL, ServerProcess, server_process
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Who art thou?"}]
 KEY = "key-of-the-tests"
+WHOLE = {"seed": 5, "ignore_eos": True}  # the same output each time, of `max_tokens`
 FIND: ChatCompletionToolParam = {
     "type": "function",
     "function": {
@@ -55,12 +56,11 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_completion(client: openai.OpenAI) -> None:
     done = client.completions.create(
-        model=MODEL, prompt="To be, or not", max_tokens=12, temperature=0
+        model=MODEL, prompt="To be, or not", max_tokens=12, temperature=0, extra_body=WHOLE
     )
     assert done.choices[0].text
     assert done.choices[0].finish_reason == "length"
-    assert done.usage is not None
-    assert done.usage.completion_tokens == 12
+    assert done.usage is not None and done.usage.completion_tokens == 12
 
 
 def test_greedy_twice_is_the_same(client: openai.OpenAI) -> None:
@@ -130,7 +130,7 @@ def test_a_result_of_a_tool_is_answered(client: openai.OpenAI) -> None:
         messages=messages,  # type: ignore[arg-type]
         tools=[{"type": "function", "function": {"name": "find"}}],
         max_tokens=8,
-        seed=5,
+        extra_body=WHOLE,
     )
     assert answer.choices[0].message.content and answer.choices[0].finish_reason == "length"
 
@@ -194,7 +194,7 @@ def test_several_choices_differ_and_the_first_is_the_single_one(client: openai.O
 def test_the_best_of_several_are_shown(client: openai.OpenAI) -> None:
     def complete(n: int) -> openai.types.Completion:
         return client.completions.create(
-            model=MODEL, prompt="O,", max_tokens=8, seed=9, n=n, best_of=4, logprobs=0
+            model=MODEL, prompt="O,", max_tokens=8, n=n, best_of=4, logprobs=0, extra_body=WHOLE
         )
 
     def score(choice: openai.types.CompletionChoice) -> float:
@@ -209,7 +209,7 @@ def test_the_best_of_several_are_shown(client: openai.OpenAI) -> None:
 
 
 def test_a_request_tells_its_timeline(client: openai.OpenAI) -> None:
-    done = client.completions.create(model=MODEL, prompt="O,", max_tokens=6, n=2)
+    done = client.completions.create(model=MODEL, prompt="O,", max_tokens=6, n=2, extra_body=WHOLE)
     told = client.get(f"/requests/{done.id}", cast_to=httpx.Response).json()
     assert (told["object"], told["id"]) == ("request.timeline", done.id)
     for choice in told["choices"]:

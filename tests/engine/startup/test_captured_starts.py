@@ -78,6 +78,8 @@ CASES = (
         is_overlapped=False,
     ),
 )
+IN_EVERY_RUN = 3
+"""The case of every run: its mode has whole graphs and pieces."""
 
 
 def asked() -> list[list[int]]:
@@ -88,7 +90,14 @@ def expected(references: References, family: str = "llama") -> list[list[int]]:
     return [references.greedy_texts(family)[index][:NUM_NEW] for index in ASKED]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.mode}-{case.preemption}")
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case is CASES[IN_EVERY_RUN] else pytest.mark.long)
+        for case in CASES
+    ],
+    ids=lambda case: f"{case.mode}-{case.preemption}",
+)
 def test_a_start_in_each_mode_serves_what_generate_says(case: Case, references: References) -> None:
     model, gpu = ModelConfig("", cudagraph_mode=case.mode), StandInGPU()
     config = config_of(
@@ -109,6 +118,7 @@ def test_a_start_in_each_mode_serves_what_generate_says(case: Case, references: 
     assert (gpu.num_replays > 0) is (case.mode is not CUDAGraphMode.NONE)
 
 
+@pytest.mark.long  # budgets of a shared GPU are in every run, test_memory.py
 def test_engines_that_share_a_gpu_each_keep_to_their_share(references: References) -> None:
     """The second starts where the memory that the first has taken is no longer free; both then take
     their steps in turn."""
@@ -157,6 +167,7 @@ def serve_with_ranks(folder: Path) -> RanksAnswer:
         engine.close()
 
 
+@pytest.mark.long  # test_captured_ranks.py has ranks that replay in every run
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whether a fork may be")
 def test_two_ranks_start_and_serve_what_generate_says(references: References) -> None:
     folder = references.checkpoint("llama")

@@ -19,7 +19,8 @@ from quire.engine.channel import Channel
 from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig, ModelConfig
 from quire.engine.launch import LaunchedEngine
 from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready
-from quire.engine.supervision.engine_starter import FORK_S, EngineStarter, model_type_of
+from quire.engine.supervision import engine_starter
+from quire.engine.supervision.engine_starter import EngineStarter, model_type_of
 from quire.engine.supervision.standby import Standby
 
 CONFIG = EngineConfig(
@@ -29,6 +30,8 @@ CONFIG = EngineConfig(
 TOY = EngineConfig(ModelConfig(TOY_MODEL), memory=MemoryConfig(num_gpu_blocks_override=100))
 NO_MODEL = EngineConfig(ModelConfig("/no-such-model"))
 LONG_AFTER_S = 1e9
+FORK_S = 1.0
+"""Seconds that a stopped process is waited for, fewer than in a server."""
 
 
 @pytest.fixture
@@ -117,7 +120,9 @@ def test_a_toy_is_forked_and_nothing_of_models_is_imported_for_it(starter: Engin
     assert (end(toy), end(model)) == (0, 0)
 
 
-def test_a_process_that_is_lost_or_stopped_is_replaced(starter: EngineStarter) -> None:
+def test_a_process_that_is_lost_or_stopped_is_replaced(
+    starter: EngineStarter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not starter.must_renew(LONG_AFTER_S), "none was needed yet"
     starter.renew()
     assert starter.standby_id is None
@@ -142,6 +147,7 @@ def test_a_process_that_is_lost_or_stopped_is_replaced(starter: EngineStarter) -
     assert starter.standby_id == renewed
     assert renewed is not None
     psutil.Process(renewed).suspend()
+    monkeypatch.setattr(engine_starter, "FORK_S", FORK_S)
     began_s = time.monotonic()
     check_start(starter)
     assert time.monotonic() - began_s >= FORK_S
@@ -171,6 +177,7 @@ def test_an_engine_that_is_not_yet_forked_can_be_given_up(starter: EngineStarter
     second.close()
 
 
+@pytest.mark.long  # tests/e2e/restarts/test_quarantine.py restarts such code in every run
 def test_code_of_checkpoints_is_forked_where_all_of_torch_is_imported(
     starter: EngineStarter,
 ) -> None:

@@ -214,7 +214,7 @@ async def test_an_engine_that_ends_too_often_is_given_up() -> None:
             run.supervisor.submit(request("b"))
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.1])
+@pytest.mark.parametrize("wait_s", [0.0, pytest.param(0.1, marks=pytest.mark.long)])
 async def test_closing_while_it_restarts_leaves_no_process(wait_s: float) -> None:
     before = psutil.Process().children()
     async with running(is_soon_replaced=False) as run:

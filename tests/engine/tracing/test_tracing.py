@@ -289,6 +289,7 @@ def test_what_finds_no_room_is_told_too() -> None:
     assert len(collector.calls("admit")) - len(short) == len(collector.calls("release")) == 3
 
 
+@pytest.mark.long  # a collector that hangs is in every run, tests/server/observability
 @pytest.mark.parametrize("listens", [False, True], ids=["down", "silent"])
 async def test_a_collector_that_does_not_answer_changes_nothing(listens: bool) -> None:
     with bind("127.0.0.1", 0) as collector:

@@ -13,6 +13,7 @@ from quire.models.attention.choice import build_attention, registered
 from quire.models.config import AttentionBackendName, KVCacheDtype
 from quire.models.kv.kv_codec import Encoded, choose_codec
 from quire.models.kv.kv_store import KVStore
+from tests.long import long_but_for
 from tests.models.attention.cases import KEPT_AS, KINDS, shapes, spans
 from tests.models.attention.scene import Backend, Scene, Sequence, Shape, Span, look
 from tests.models.rounding import assert_within
@@ -21,6 +22,8 @@ from tests.profiles import cases
 REGISTERED = [name for name in AttentionBackendName if name is not AttentionBackendName.AUTO]
 FAST = [name for name in REGISTERED if name is not AttentionBackendName.TRITON]
 """An interpreter is slow: its random steps are fewer, and in its own tests."""
+IN_EVERY_RUN = [name for name in REGISTERED if name is not AttentionBackendName.EAGER]
+"""Those whose edges are in every run; the eager one has random steps, as they do."""
 HERE = Site(torch.device("cpu"), choose_codec(KVCacheDtype.AUTO, torch.float32), 32, 32)
 
 
@@ -104,6 +107,7 @@ def bearable(name: AttentionBackendName, spans: list[Span]) -> list[Span]:
     return [span._replace(num_new=min(span.num_new, MOST_INTERPRETED)) for span in spans]
 
 
+@long_but_for(IN_EVERY_RUN, "name", REGISTERED)
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("spans", EXAMPLES.values(), ids=EXAMPLES)
 def test_shapes_that_have_edges(
@@ -112,6 +116,7 @@ def test_shapes_that_have_edges(
     assert_right(backend, Scene(REACHES[reach], bearable(name, spans)))
 
 
+@long_but_for(IN_EVERY_RUN, "name", REGISTERED)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "example", ["decode only, far apart in length", "a long chunk after nothing"]

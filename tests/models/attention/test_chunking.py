@@ -88,7 +88,7 @@ def assert_same_bits(out: Tensor, expected: Tensor) -> None:
     assert not rows.any(), f"other bits in rows {rows.nonzero().flatten().tolist()}"
 
 
-@cases(60)
+@cases(30)
 @given(shape=supported, chunk_sizes=sizes, beside=company, threads=st.integers(1, 3))
 def test_row_has_the_same_bits_in_any_chunk_and_company(
     kernels: Library, shape: Shape, chunk_sizes: list[int], beside: list[Span], threads: int

@@ -61,7 +61,7 @@ def test_every_instruction_set_agrees_with_softmax_by_hand(
 
 
 @pytest.mark.usefixtures("two_threads")
-@cases(30)
+@cases(12)
 @given(shape=supported, spans=long_spans)
 def test_contexts_cut_among_threads_come_together_again(
     kernels: Library, shape: Shape, spans: list[Span]

@@ -135,7 +135,7 @@ SINKS = Shape(num_heads=24, num_kv_heads=3, head_dim=32, v_head_size=32, has_sin
 WIDE_FLOAT16 = Shape(head_dim=256, v_head_size=256, kept_as=KVCacheDtype.INT8, dtype=torch.float16)
 
 
-@settings(cases(25), suppress_health_check=list(HealthCheck))
+@settings(cases(12), suppress_health_check=list(HealthCheck))
 @given(shapes, longer_spans)
 @example(SINKS, [Span(1500, 300)])  # scores of more than one piece
 @example(WIDE_FLOAT16, [Span(1364, 1)] * 3)  # decoded in float32, twice

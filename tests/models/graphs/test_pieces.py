@@ -23,6 +23,7 @@ from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
 from quire.models.graphs.recorded import NO_MEMORY, Recorded
 from quire.models.hf import HFModel
 from quire.models.loading.loaded_model import LoadedModel
+from tests.long import long_but_for
 from tests.models.driver import generate_greedy, load
 from tests.models.families import VOCAB
 from tests.models.graphs.device import Fault, StandInDevice, Torch, ignore_progress
@@ -118,7 +119,7 @@ def some_steps(seed: int, scale: Scale) -> list[list[Chunk]]:
     return steps
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@long_but_for(["llama", "gemma2", "deepseek_v3"], "family", FAMILIES)
 def test_steps_in_pieces_say_and_keep_what_launched_steps_do(
     family: str, references: References
 ) -> None:

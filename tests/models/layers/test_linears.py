@@ -18,6 +18,7 @@ from quire.models.loading.loader import load_model
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
 from tests.instructions import built_library, library_of
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
 from tests.models.families import DENSE, SERVED, Family
@@ -117,7 +118,7 @@ def test_other_dtypes_are_left_alone(tied: Path, kernel: CompressedBf16Kernel) -
     assert packed_names(load_packed(tied, ModelKernels((kernel,)), "float32")) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@long_but_for(["gpt2", "qwen2", "deepseek_v3", "mixtral"], "name", NAMES)
 def test_float32_over_the_halves_of_a_bfloat16_checkpoint_says_the_same(
     name: str, tmp_path: Path
 ) -> None:

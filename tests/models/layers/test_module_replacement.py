@@ -24,6 +24,7 @@ from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
 from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from tests.instructions import built_library, library_of
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import SERVED, Family, Fields
@@ -43,6 +44,8 @@ MORE_FIELDS: dict[str, Fields] = {
 """EXAONE 4 has layers without rotary embeddings beside those with windows."""
 WITH_IMAGES = "gemma3, text alone"
 NORMS_BEHIND = ("gemma2", "gemma3_text", WITH_IMAGES, "exaone4", "vaultgemma")
+AT_ONCE = ("qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND)
+"""The first three in every run: windows, norms of heads, norms behind layers."""
 WHOLE_LAYERS = (
     *("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3"),
     *NORMS_BEHIND,
@@ -168,7 +171,7 @@ def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path
     assert_same_logits(logits(fused), logits(plain), folder, len(PROMPT))
 
 
-@pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND])
+@long_but_for(AT_ONCE[:3], "name", AT_ONCE)
 def test_layers_at_once_say_what_they_say_one_by_one(
     name: str, checkpoints: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:

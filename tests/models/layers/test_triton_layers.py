@@ -100,7 +100,7 @@ def test_weights_may_be_joined_and_are_what_they_were() -> None:
         assert each.packed.untyped_storage().data_ptr() == inside
 
 
-@long_but_for(["qwen3", *PARTS], "name", [*WHOLE, *PARTS])
+@long_but_for(PARTS, "name", [*WHOLE, *PARTS])
 def test_a_model_says_what_it_said(name: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, name, num_hidden_layers=2)
     fused = load_packed(folder, triton_kernels(torch.device("cpu")), "float32")

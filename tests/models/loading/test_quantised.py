@@ -18,6 +18,7 @@ from quire.models.native.library import ISAS
 from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
 from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from tests.instructions import library_of
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, Family
@@ -54,7 +55,7 @@ def test_quantised_model_says_about_the_same(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", NAMES)
+@long_but_for(["llama", "gpt2", "mixtral"], "name", NAMES)
 def test_model_over_widened_bytes_says_about_the_same(
     name: str, isa: str, references: References
 ) -> None:

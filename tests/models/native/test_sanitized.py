@@ -1,6 +1,7 @@
 """The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built from their sources.
 
-Every run has those that are used on its machine; `make long` has them for all instruction sets.
+Every run has those that compile in a second or two, for the instructions of its machine; `make
+long` has all of them, for all instruction sets.
 """
 
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 import quire.models.native as native
 from tests.instructions import built_library, library_of
+from tests.long import long_but_for
 
 SOURCES = Path(native.__file__).parent
 FLAGS = {
@@ -35,6 +37,8 @@ DRIVERS = [
         for isa in ("avx512", "amx")
     ),
 ]
+IN_EVERY_RUN = ("sampling", "bf16_storage", "w8a32", "fused", "candidate_product")
+"""They have rows in pieces and ends of any size, as the others have."""
 FEW, MANY = 25, 300
 """Random calls: of the kernels of this machine in every run, of all in `make long`."""
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -70,7 +74,7 @@ def assert_stays_within(program: Path, num_cases: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
 
 
-@pytest.mark.parametrize("driver", dict.fromkeys(driver for driver, _ in DRIVERS))
+@long_but_for(IN_EVERY_RUN, "driver", dict.fromkeys(driver for driver, _ in DRIVERS))
 def test_kernel_that_is_used_here_stays_within_its_memory(
     driver: str, compiler: str, tmp_path: Path
 ) -> None:

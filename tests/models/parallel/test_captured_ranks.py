@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from quire.models.graphs.recorded import NO_MEMORY
+from tests.long import long_but_for
 from tests.models.graphs.device import Fault
 from tests.models.parallel.captured_jobs import (
     CaptureAnswer,
@@ -28,6 +29,17 @@ class Lack(NamedTuple):
     rank: int
     at: int | None
     captured: tuple[int, ...]
+
+
+FAULTS = ((Fault.UNSEEN_WAIT, 0, 2), (Fault.ASYNC, 1, 0), (Fault.BEGIN, 1, 3), (Fault.END, 0, 0))
+"""Each with the rank that has it and the capture; the first in every run: all end a capture."""
+LACKS = (
+    Lack(Fault.MEMORY, 0, 0, (2, 1)),
+    Lack(Fault.GRAPH_MEMORY, 1, 0, (2, 1)),
+    Lack(Fault.MEMORY, 1, 2, (6, 4)),
+    Lack(Fault.GRAPH_MEMORY, 1, None, ()),
+)
+"""The first two in every run: one of either kind, on either rank."""
 
 
 def ask(
@@ -54,7 +66,7 @@ def question_of(
     return CaptureQuestion(folder, prompts, num_new, fault, faulty, faulty_rank)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen2_moe", "stories260K"])
+@long_but_for(["llama"], "family", ["llama", "gemma2", "qwen2_moe", "stories260K"])
 def test_two_ranks_that_replay_say_what_generate_says(
     family: str, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -66,10 +78,7 @@ def test_two_ranks_that_replay_say_what_generate_says(
         assert min(answer.replays) >= NUM_NEW
 
 
-@pytest.mark.parametrize(
-    ("fault", "faulty_rank", "at"),
-    [(Fault.UNSEEN_WAIT, 0, 2), (Fault.ASYNC, 1, 0), (Fault.BEGIN, 1, 3), (Fault.END, 0, 0)],
-)
+@long_but_for(FAULTS[:1], "fault, faulty_rank, at", FAULTS)
 def test_what_one_rank_cannot_capture_none_captures(
     fault: Fault, faulty_rank: int, at: int, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -83,13 +92,7 @@ def test_what_one_rank_cannot_capture_none_captures(
 
 
 @pytest.mark.parametrize(
-    "lack",
-    [
-        Lack(Fault.MEMORY, 0, 0, (2, 1)),
-        Lack(Fault.GRAPH_MEMORY, 1, 0, (2, 1)),
-        Lack(Fault.MEMORY, 1, 2, (6, 4)),
-        Lack(Fault.GRAPH_MEMORY, 1, None, ()),
-    ],
+    "lack", [*LACKS[:2], *(pytest.param(lack, marks=pytest.mark.long) for lack in LACKS[2:])]
 )
 def test_sizes_are_those_that_the_rank_with_the_least_memory_has(
     lack: Lack, two_ranks: RankProcesses, references: References
@@ -110,6 +113,7 @@ def test_what_a_check_finds_on_one_rank_is_refused_by_all(
     assert second.decode == (0, 0, "numbers pass between host and device, in the step")
 
 
+@pytest.mark.long  # in every run a rank lacks memory for a capture
 def test_a_rank_without_memory_for_a_step_that_others_compute_ends(references: References) -> None:
     """They wait for it, until the engine ends them."""
     ranks = RankProcesses(2)

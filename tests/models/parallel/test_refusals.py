@@ -11,7 +11,7 @@ from quire.models.target import Target
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, SERVED, Family
 from tests.models.parallel.jobs import refusal_of
-from tests.models.parallel.rank_processes import RankProcesses
+from tests.models.parallel.rank_processes import in_threads
 
 FOUR_RANKS = Target(ModelDtype.AUTO, torch.device("cpu"), num_ranks=4)
 REFUSED = {
@@ -46,23 +46,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_divide_is_refused_with_the_numbers(
-    name: str, four_ranks: RankProcesses, tmp_path: Path
-) -> None:
+def test_what_does_not_divide_is_refused_with_the_numbers(name: str, tmp_path: Path) -> None:
     family, why = REFUSED[name]
     folder = save_checkpoint(family, tmp_path)
     for file in folder.glob("*.safetensors"):
         _spoil(file)
-    for said in four_ranks.run(refusal_of, folder):
+    for said in in_threads(4, lambda group: refusal_of(group, folder)):
         assert why in said
     with pytest.raises(UnsupportedModel) as refusal:
         look_ahead(folder, FOUR_RANKS, trust_remote_code=False)
     assert why.rpartition(": ")[2] in str(refusal.value)
 
 
-def test_code_of_their_own_is_refused(four_ranks: RankProcesses, tmp_path: Path) -> None:
+def test_code_of_their_own_is_refused(tmp_path: Path) -> None:
     folder, why = save_checkpoint(SERVED["llama"], tmp_path), "code of their own"
-    for said in four_ranks.run(refusal_of, folder, True):
+    for said in in_threads(4, lambda group: refusal_of(group, folder, True)):
         assert why in said
     with pytest.raises(UnsupportedModel, match=why):
         look_ahead(folder, FOUR_RANKS, trust_remote_code=True)

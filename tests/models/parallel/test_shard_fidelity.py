@@ -11,6 +11,7 @@ from quire.models.config import KVOptions, LayerFacts, ModelDtype
 from quire.models.loading.outline import OutlineOptions, outline, read_config
 from quire.models.loading.preview import look_ahead
 from quire.models.target import Target
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, SERVED, Family
 from tests.models.logits_error import assert_same_logits
@@ -28,6 +29,9 @@ HALVED = (
 """Those whose heads are divided: the usual ones, and one for each other way of a plan."""
 WHOLE_HEADS = ("phi3", "olmo2", "granitemoe")
 """Those whose plan leaves every rank all heads."""
+IN_EVERY_RUN = ("llama", "gemma2", "mixtral", "gpt_neox")
+"""Of HALVED: the usual plan, norms behind attention, experts, and Q, K and V in one weight."""
+TIED = [(name, has_kernels) for name in ("llama", "gemma2") for has_kernels in (False, True)]
 OUTLINE_OPTIONS = OutlineOptions(
     torch.device("cpu"), ModelDtype.FLOAT32, None, 8, KVOptions(), num_ranks=2
 )
@@ -49,7 +53,7 @@ def share_of(layer: LayerFacts, num_ranks: int) -> LayerFacts:
     return replace(layer, num_kv_heads=layer.num_kv_heads // num_ranks)
 
 
-@pytest.mark.parametrize("name", HALVED)
+@long_but_for(IN_EVERY_RUN, "name", HALVED)
 def test_two_ranks_say_what_one_says_with_half_the_heads(
     name: str, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -77,8 +81,7 @@ def assert_is_foretold(answer: Answer, folder: Path) -> None:
     assert 0.98 * answer.weight_bytes <= outlined.weight_bytes <= 1.02 * answer.weight_bytes
 
 
-@pytest.mark.parametrize("has_kernels", [False, True])
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@long_but_for([("llama", True)], "name, has_kernels", TIED)
 def test_a_tied_weight_is_divided_once(
     name: str, has_kernels: bool, two_ranks: RankProcesses, tmp_path: Path
 ) -> None:
@@ -91,7 +94,7 @@ def test_a_tied_weight_is_divided_once(
     assert all(answer.weight_bytes < 0.6 * whole.weight_bytes for answer in answers)
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral"])
+@long_but_for(["llama"], "name", ["llama", "mixtral"])
 def test_two_ranks_say_what_generate_says(
     name: str, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -101,7 +104,7 @@ def test_two_ranks_say_what_generate_says(
     assert two_ranks.run(ask_shard, question)[1].texts == expected
 
 
-@pytest.mark.parametrize("name", WHOLE_HEADS)
+@long_but_for(["granitemoe"], "name", WHOLE_HEADS)
 def test_two_ranks_say_what_one_says_where_each_has_all_heads(
     name: str, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -115,6 +118,7 @@ def test_two_ranks_say_what_one_says_where_each_has_all_heads(
     assert_is_foretold(answers[0], question.folder)
 
 
+@pytest.mark.long  # two ranks stand for them
 def test_four_ranks_say_what_one_says(four_ranks: RankProcesses, tmp_path: Path) -> None:
     question = Question(save_checkpoint(EIGHT_HEADS, tmp_path), PROMPTS, NUM_NEW)
     answers, whole = four_ranks.run(ask_shard, question), ask_whole(question)
@@ -123,7 +127,7 @@ def test_four_ranks_say_what_one_says(four_ranks: RankProcesses, tmp_path: Path)
     assert 4 * answers[0].block_bytes == whole.block_bytes
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mixtral"])
+@long_but_for(["llama"], "name", ["llama", "qwen2", "gemma2", "mixtral"])
 def test_kernels_pack_a_share_of_16_bit_weights(
     name: str, two_ranks: RankProcesses, tmp_path: Path
 ) -> None:
@@ -136,7 +140,7 @@ def test_kernels_pack_a_share_of_16_bit_weights(
     assert all(answer.num_packed == answers[0].num_packed > 0 for answer in answers)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@long_but_for(["llama"], "name", ["llama", "qwen3"])
 def test_layers_whose_parts_are_summed_are_not_fused(
     name: str, two_ranks: RankProcesses, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ def plan_of(styles: tuple[Style | None, Style | None]) -> ShardPlan:
 
 @pytest.mark.parametrize("is_lazy", [False, True])
 @pytest.mark.parametrize("pair", PAIRS)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     num_ranks=st.integers(1, 3),
     sizes=st.tuples(*[st.integers(1, 3)] * 3),

@@ -19,7 +19,7 @@ CHARGED = ("blocks of a", "blocks of b", "blocks of nobody", "lost tokens", "was
 
 def test_random_operations_with_crashes_keep_the_invariants() -> None:
     machine = CrashMachine(0)
-    machine.run(24_000)
+    machine.run(14_000)
     assert min(machine.num_done[name] for name in (*NAMES, *CHARGED)) > 10
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.server.config import HttpLimits, ServerConfig
+from tests.long import long_but_for
 from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -268,8 +269,9 @@ def post_stream(num_tokens: int) -> bytes:
     return head % len(body) + body
 
 
-@pytest.mark.parametrize("num_tokens", [60, 240], ids=["fits the buffers", "does not"])
-@pytest.mark.parametrize("num_requests", [1, 20])
+@long_but_for(
+    [(1, 240), (20, 60)], "num_requests, num_tokens", itertools.product([1, 20], [60, 240])
+)
 def test_an_answer_that_nobody_reads_ends_the_connection(
     num_tokens: int, num_requests: int
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.server.config import HttpLimits, ServerConfig
+from tests.long import long_but_for
 from tests.server.http.test_drain import slow
 from tests.server.served import Served, eventually, hold_after_first_token, plain_config, serving
 from tests.tls_files import make_tls_files
@@ -170,7 +171,7 @@ def test_an_idle_connection_is_closed_after_a_while(served: Served, used: bool) 
 
 
 @pytest.mark.parametrize("place", [1, 30, len(post()) - 5], ids=["begun", "head", "body"])
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@long_but_for(["1.1"], "version", ["1.0", "1.1"])
 def test_a_request_that_is_half_read_at_the_signal_is_served(
     served: Served, place: int, version: str
 ) -> None:
@@ -227,7 +228,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[first:last] for first, last in zip(bounds, bounds[1:], strict=False)]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     num_requests=st.integers(1, 4),
     places=st.lists(st.integers(0, 4 * len(post())), max_size=5),
@@ -296,7 +297,7 @@ def test_a_probe_on_a_kept_connection_tells_of_the_drain(served: Served) -> None
         assert answer[1]["connection"] == "close"
 
 
-@pytest.mark.parametrize("has_shaken_hands", [True, False])
+@long_but_for([False], "has_shaken_hands", [True, False])
 def test_connections_over_tls_are_served_too(tmp_path: Path, has_shaken_hands: bool) -> None:
     files = make_tls_files(tmp_path)
     config = replace(
