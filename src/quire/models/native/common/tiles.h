@@ -47,31 +47,21 @@ class Tiles {
         if (shaped) _tile_release();
     }
 
-    // For up to BLOCK_ROWS rows of x. All that is in the tiles is lost, unless they have this shape.
-    // Where there are no lower rows, tiles 2, 3 and 5 have a column for each row instead.
-    void shape(int64_t num_rows) {
-        if (num_rows == shaped) return;
-        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
-        const TileShape other = lower ? TileShape{lower, LINE} : TileShape{TILE_ROWS, upper * 4};
-        take({{upper, LINE}, {upper, LINE}, other, other,
-              {upper, LINE}, other, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}});
-        shaped = num_rows;
-    }
-
-    // As `shape`, for products over fewer columns: `row_bytes` of a row of x, below a LINE.
-    void shape_narrow(int64_t num_rows, int64_t row_bytes) {
+    // For up to BLOCK_ROWS rows of x, and products of `row_bytes` of each. All that is in the tiles is
+    // lost, unless they have this shape. Where there are no lower rows, tiles 2, 3 and 5 have a column
+    // for each row instead, if rows are whole lines.
+    void shape(int64_t num_rows, int64_t row_bytes = LINE) {
+        const int64_t wanted = num_rows * (LINE + 1) + row_bytes;
+        if (wanted == shaped) return;
         const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
         const TileShape weights = {row_bytes / 4, LINE};
-        take({{upper, LINE}, {upper, LINE}, {lower, LINE}, {lower, LINE},
-              {upper, row_bytes}, {lower, row_bytes}, weights, weights});
-        shaped = -1;
-    }
-
-   private:
-    static void take(const TileShape (&tiles)[8]) {
-        const TileShapes shapes(tiles);
+        TileShape sums = {lower, LINE}, rows = {lower, row_bytes};
+        if (lower == 0 && row_bytes == LINE) sums = rows = {TILE_ROWS, upper * 4};
+        const TileShapes shapes({{upper, LINE}, {upper, LINE}, sums, sums,
+                                 {upper, row_bytes}, rows, weights, weights});
         asm volatile("" ::"r"(&shapes) : "memory");  // all of it is read
         _tile_loadconfig(&shapes);
+        shaped = wanted;
     }
 };
 

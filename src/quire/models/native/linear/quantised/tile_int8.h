@@ -20,6 +20,7 @@ constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_PAIRS = 8;
 constexpr int64_t TASKS_OF_TILES = 2;  // tasks for each thread
 constexpr int64_t AHEAD_CHUNKS = 4;
+constexpr int64_t OUTLIER_BYTES = OUTLIERS * int64_t(sizeof(bf16));
 
 struct TileJob {
     int64_t task_rows, task_pairs, num_blocks, num_tasks, next_task;
@@ -134,6 +135,10 @@ struct TileWorker {
         const int64_t upto = smaller(from + job.task_pairs, ratio_up(num_panels, PAIR));
         const bool is_one = end - first <= BLOCK_ROWS;
         const int64_t stretch = is_one ? l.rows.num_groups : STRETCH_GROUPS;
+        for (int64_t row = first; row < end; row += BLOCK_ROWS)
+            for (int64_t pair = from; pair < upto; pair++)
+                begin(row, smaller(BLOCK_ROWS, end - row), pair,
+                      space.sums[pair - from][(row - first) / BLOCK_ROWS]);
         for (int64_t g = 0; g < l.rows.num_groups; g += stretch)
             for (int64_t pair = from; pair < upto; pair++) {
                 TileWork work = {};
@@ -155,21 +160,31 @@ struct TileWorker {
                                         space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
     }
 
-    // The products of outliers.
+    // Sums begin with the products of outliers. Those of a task come first: tiles take their shape
+    // once for all.
+    void begin(int64_t row, int64_t count, int64_t pair, BlockSums& sums) {
+        if (!l.weights.outliers) {
+            memset((void*)&sums, 0, sizeof sums);
+            return;
+        }
+        tiles.shape(count, OUTLIER_BYTES);
+        count > TILE_ROWS ? multiply_outliers<true>(row, pair, sums)
+                          : multiply_outliers<false>(row, pair, sums);
+    }
+
     template <bool HAS_LOWER>
-    void begin(const TileWork& work, BlockSums& sums) {
-        constexpr int64_t ROW_BYTES = OUTLIERS * int64_t(sizeof(bf16));
-        const bf16* x = l.rows.short_outliers + work.row * OUTLIERS;
-        tiles.shape_narrow(work.count, ROW_BYTES);
+    void multiply_outliers(int64_t row, int64_t pair, BlockSums& sums) {
+        const bf16* x = l.rows.short_outliers + row * OUTLIERS;
+        const int64_t last = l.weights.num_panels() - 1;
         clear_sums();
         settle();
-        _tile_loadd(6, work.panels[0] + LINE, LINE);
-        _tile_loadd(4, x, ROW_BYTES);
-        _tile_loadd(7, work.panels[1] + LINE, LINE);
+        _tile_loadd(6, l.weights.panel(pair * PAIR) + LINE, LINE);
+        _tile_loadd(4, x, OUTLIER_BYTES);
+        _tile_loadd(7, l.weights.panel(smaller(pair * PAIR + 1, last)) + LINE, LINE);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if (HAS_LOWER) {
-            _tile_loadd(5, x + TILE_ROWS * OUTLIERS, ROW_BYTES);
+            _tile_loadd(5, x + TILE_ROWS * OUTLIERS, OUTLIER_BYTES);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -177,12 +192,6 @@ struct TileWorker {
     }
 
     void add(const TileWork& work, BlockSums& sums) {
-        if (work.group == 0) {
-            if (!l.weights.outliers)
-                memset((void*)&sums, 0, sizeof sums);
-            else
-                work.count > TILE_ROWS ? begin<true>(work, sums) : begin<false>(work, sums);
-        }
         tiles.shape(work.count);
         l.weights.in_nibbles ? add_groups<true>(work, sums) : add_groups<false>(work, sums);
     }
