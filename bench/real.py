@@ -2,8 +2,8 @@
 
     python -m bench.real --models MODELS --data DATA --repeats 3 --record
 
-MODELS has `smollm2/`, `smollm2-bf16.gguf`, `smollm2-Q8_0.gguf` and `smollm2-Q4_0.gguf`; DATA has
-MT-bench and the Azure trace. For each peer both servers run the same prompts in turn, as
+MODELS has `smollm2/` and `smollm2-TYPE.gguf` for bf16, Q8_0, Q4_0 and Q4_K_M; DATA has MT-bench and
+the Azure trace. For each peer both servers run the same prompts in turn, as
 `bench.compare` does it. `BENCH_<NAME>_PROGRAM` says where a peer lies; one without is left out, and
 named. Exits with 1 if a comparison failed.
 """
@@ -30,6 +30,7 @@ from bench.workloads import TRACED, WORKLOADS
 
 MODEL = "smollm2"
 INT8 = ("--quantization", "int8")
+INT4 = ("--quantization", "int4")
 START_TIMEOUT_S = 900.0
 """vLLM compiles for minutes when it starts for the first time."""
 
@@ -56,12 +57,13 @@ OPPONENTS: Mapping[str, Opponent] = {
         Opponent(VLLM),
         Opponent(LLAMACPP, "bf16"),
         Opponent(LLAMACPP, "Q8_0", INT8),
-        Opponent(LLAMACPP, "Q4_0", INT8),
+        Opponent(LLAMACPP, "Q4_0", INT4),
+        Opponent(LLAMACPP, "Q4_K_M", INT4),
         Opponent(OPENVINO, "Q8_0", INT8),
-        Opponent(OPENVINO, "Q4_0", INT8),
+        Opponent(OPENVINO, "Q4_0", INT4),
     )
 }
-"""The peers in equal precision, and in the four bits that Quire does not have."""
+"""The peers in equal precision."""
 
 
 def launches(args: argparse.Namespace, opponent: Opponent, program: str) -> tuple[Launch, Launch]:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Seen(NamedTuple):
-    """What was seen of a module with the weights as they were read, by its own attention.
+    """A module as it was seen with the weights that were read, by its own attention.
 
     own: logits [rows, vocab_size] of the checks' tokens.
     uses: what weights were used for.

@@ -34,8 +34,8 @@ ONE_GROUP = KVOptions(hybrid=False)
 
 
 class Loss(NamedTuple):
-    """What other weights change in the text: its perplexity before and after, the mean divergence
-    of the next token's distribution in nats, and how many of its tokens were scored."""
+    """The change that other weights make to the text: its perplexity before and after, the mean
+    divergence of the next token's distribution in nats, and how many of its tokens were scored."""
 
     before: float
     after: float
