@@ -39,13 +39,15 @@ struct Weights {
         return packed + smaller(i, num_panels()) * panel_bytes();
     }
 
-    // Returns where the steps of a panel's group are; those of nibbles are written to `space`.
-    template <bool IN_NIBBLES>
+    // Returns where the steps of a panel's group are; those of nibbles are written to `space`, with a
+    // call of fetch(line) for each line that is read.
+    template <bool IN_NIBBLES, class Fetch>
     __attribute__((always_inline)) const uint8_t* steps(const uint8_t* panel, int64_t group,
-                                                        uint8_t* space) const {
+                                                        uint8_t* space, Fetch&& fetch) const {
         if (!IN_NIBBLES) return panel + (group * GROUP_STEPS + head_lines()) * LINE;
         const int64_t count = smaller(GROUP, num_columns - group * GROUP);
-        decode_group(panel + (head_lines() + group * GROUP_LINES) * LINE, count, space);
+        decode_group(panel + (head_lines() + group * GROUP_LINES) * LINE, count, space,
+                     fetch);
         return space;
     }
 };
@@ -168,7 +170,7 @@ struct Group {
     int64_t stride;
 };
 
-template <int ROWS, int VECTORS>
+template <bool IN_NIBBLES, int ROWS, int VECTORS>
 __attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
                                          Sums<ROWS, VECTORS>& sums) {
     Ahead ahead = given;
@@ -182,7 +184,11 @@ __attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
     for (int v = 0; v < VECTORS; v++) panels[v] = g.panels[v];
     const int8_t* x = g.x;
     for (int64_t i = 0; i < g.num_steps; i++, x += QUAD) {
-        ahead.fetch<VECTORS>();
+        // Nibbles were half of this memory, and most of the next is fetched while they are decoded.
+        if (!IN_NIBBLES)
+            ahead.fetch<VECTORS>();
+        else if (i % 2)
+            ahead.fetch<VECTORS / 2>();
         __m512i w[VECTORS];
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) w[v] = _mm512_loadu_si512(panels[v] + i * LINE);
@@ -230,8 +236,11 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
                                 stride};
         for (int v = 0; v < VECTORS; v++)
             group.panels[v] =
-                l.weights.steps<IN_NIBBLES>(panels[v], g, decoded[IN_NIBBLES ? v : 0].steps);
-        add_group(group, ahead, sums);
+                l.weights.steps<IN_NIBBLES>(panels[v], g, decoded[IN_NIBBLES ? v : 0].steps,
+                                            [&](const uint8_t* line) {
+                                                if (uintptr_t(line) / LINE % 4) ahead.fetch<1>();
+                                            });
+        add_group<IN_NIBBLES>(group, ahead, sums);
     }
     sink.template put<VECTORS>(row, ROWS, panel, sums.of);
 }

@@ -53,15 +53,16 @@ struct Widened {
 };
 
 // Writes the steps of a group of `num_columns` columns; `lines` are those of the group. An odd number
-// of steps is one more.
-inline void decode_group(const uint8_t* lines, int64_t num_columns, uint8_t* out) {
+// of steps is one more. Calls fetch(line) for each line that it reads.
+template <class Fetch>
+inline void decode_group(const uint8_t* lines, int64_t num_columns, uint8_t* out, Fetch&& fetch) {
     const __m512i low = _mm512_set1_epi8(15);
     const uint8_t* from = lines + HEAD_LINES * LINE;
     for (int64_t run = 0; run * RUN < num_columns; run++) {
         const Widened widened((uint8_t*)lines, run);
         const int64_t count = smaller(RUN_LINES, ratio_up(num_columns - run * RUN, 8));
         for (int64_t i = 0; i < count; i++, from += LINE, out += 2 * LINE) {
-            __builtin_prefetch(from + 2 * GROUP_LINES * LINE, 0, 2);
+            fetch(from);
             const __m512i both = _mm512_loadu_si512(from);
             _mm512_storeu_si512(out, widened(_mm512_and_si512(both, low)));
             _mm512_storeu_si512(out + LINE,

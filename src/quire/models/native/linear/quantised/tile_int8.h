@@ -20,6 +20,7 @@ constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_PAIRS = 8;
 constexpr int64_t TASKS_OF_TILES = 2;  // tasks for each thread
 constexpr int64_t AHEAD_CHUNKS = 4;
+constexpr int64_t AHEAD_GROUPS = 2;  // of nibbles
 constexpr int64_t OUTLIER_BYTES = OUTLIERS * int64_t(sizeof(bf16));
 
 struct TileJob {
@@ -66,7 +67,10 @@ struct TileWorker {
                                                         int64_t v) {
         uint8_t* decoded = space.decoded[work.is_only ? 0 : group - work.group][v].steps;
         if (IN_NIBBLES && !work.is_first) return decoded;
-        return l.weights.steps<IN_NIBBLES>(work.panels[v], group, decoded);
+        return l.weights.steps<IN_NIBBLES>(
+            work.panels[v], group, decoded, [](const uint8_t* line) {
+                __builtin_prefetch(line + AHEAD_GROUPS * GROUP_LINES * LINE, 0, 2);
+            });
     }
 
     // Fetches what is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
