@@ -138,12 +138,13 @@ struct Sums {
 template <int ROWS, int VECTORS>
 __attribute__((noinline)) void begin_by_outliers(const Linear& l, int64_t row,
                                                  const uint8_t* const (&panels)[VECTORS],
-                                                 Sums<ROWS, VECTORS>& sums) {
+                                                 Ahead& ahead, Sums<ROWS, VECTORS>& sums) {
     const __m512i upper = _mm512_set1_epi32(int32_t(0xffff0000));
     const float* x = l.rows.outliers + row * OUTLIERS;
     for (int v = 0; v < VECTORS; v++) {
         __m512 even[ROWS] = {}, odd[ROWS] = {};
         for (int64_t i = 0; i < OUTLIER_LINES; i++) {
+            ahead.fetch<1>();
             const __m512i both = _mm512_loadu_si512(panels[v] + (1 + i) * LINE);
             const __m512 left = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
             const __m512 right = _mm512_castsi512_ps(_mm512_and_si512(both, upper));
@@ -223,7 +224,7 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
     const uint8_t* panels[VECTORS];
     for (int v = 0; v < VECTORS; v++) panels[v] = l.weights.panel(smaller(panel + v, last));
     Sums<ROWS, VECTORS> sums = {};
-    if (l.weights.outliers) begin_by_outliers<ROWS, VECTORS>(l, row, panels, sums);
+    if (l.weights.outliers) begin_by_outliers<ROWS, VECTORS>(l, row, panels, ahead, sums);
     Decoded decoded[IN_NIBBLES ? VECTORS : 1];
     for (int64_t g = 0; g < rows.num_groups; g++) {
         const int64_t step = g * GROUP_STEPS;
