@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent / "records" / "quality"
 CHUNK = 64
 KV_BYTES = 1 << 28
 MAX_MODEL_LEN = 2048
-"""Longer than any of the texts."""
+"""Longer than any of the texts; a model of less reads them in pieces."""
 FLOAT32 = "float32"
 NUM_MATHS, NUM_CODE, NUM_PLAYS, PIECE_CHARS = 60, 40, 20, 1500
 
@@ -66,9 +66,14 @@ def _config(
         ModelConfig(str(model_dir), device="cpu", dtype=dtype, quantization=quantization),
         memory=MemoryConfig(kv_cache_dtype=kv, kv_cache_memory_bytes=KV_BYTES),
         scheduling=SchedulingConfig(
-            max_model_len=MAX_MODEL_LEN, max_num_seqs=4, max_num_batched_tokens=CHUNK
+            max_model_len=_max_model_len(model_dir), max_num_seqs=4, max_num_batched_tokens=CHUNK
         ),
     )
+
+
+def _max_model_len(model_dir: Path) -> int:
+    stated = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    return min(MAX_MODEL_LEN, int(stated.get("max_position_embeddings", MAX_MODEL_LEN)))
 
 
 def settings(model_dir: Path) -> Mapping[str, EngineConfig]:
