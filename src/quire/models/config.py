@@ -135,7 +135,7 @@ class Quantization(RegistryName):
         "int8",
         "quire.models.loading.formats.int8:INT8",
         "on a CPU, linear layers and the embedding they share keep their weights in a byte with a "
-        "scale for each row, and multiply bytes where there is AVX-512 VNNI, but for the 16 columns "
+        "scale for each row, and multiply bytes where there is AVX-512 VNNI, but for 16 columns "
         "where activations are largest: less memory, faster, not quite the same text",
     )
     INT4 = (
