@@ -29,7 +29,7 @@ def test_each_opponent_has_its_own_weights_and_quire_the_options_beside_it() -> 
     (settings,) = comparisons(parse(argv), environment)
     quire, peer = settings.launches
     assert quire.model_path == Path("/models/smollm2")
-    assert quire.options == ("--quantization", "int8", "--port", "1")
+    assert quire.options == ("--quantization", "int4", "--port", "1")
     assert peer.label == "llamacpp-Q4_0"
     assert peer.model_path == Path("/models/smollm2-Q4_0.gguf")
     assert [each.name for each in settings.workloads] == ["W1", "WA"]
