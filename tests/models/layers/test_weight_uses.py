@@ -41,6 +41,14 @@ def test_a_product_of_no_rows_has_no_sizes() -> None:
     assert uses.input_sizes(layer.linear.weight) is None
 
 
+def test_operands_given_by_name_are_multiplied_all_the_same() -> None:
+    layer, x = Layer(), torch.ones(1, 3)
+    with WeightUses() as uses:
+        found = linear(input=x, weight=layer.linear.weight)
+    assert torch.equal(found, x @ layer.linear.weight.T)
+    assert not uses.others
+
+
 def test_weights_of_products_without_a_layer_are_told() -> None:
     layer = Layer()
     with WeightUses() as uses:

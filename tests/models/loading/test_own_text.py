@@ -1,5 +1,6 @@
 """What quantised weights change is told in a text of Quire's own."""
 
+import json
 import logging
 import re
 import shutil
@@ -26,6 +27,19 @@ def test_the_loss_is_told_in_perplexity(
     assert count > 50
     assert after != before
     assert after == pytest.approx(before, rel=0.1)
+
+
+def test_a_model_of_few_positions_reads_the_beginning(
+    w8a8_kernel: W8A8Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "quire.models.loading.checks.quantised")
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["max_position_embeddings"] = 24
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    load_int8(tmp_path, w8a8_kernel)
+    told = TOLD.search(caplog.text)
+    assert told is not None and told[1] == "23"
 
 
 @pytest.mark.parametrize("content", [None, "{}"], ids=["missing", "unreadable"])

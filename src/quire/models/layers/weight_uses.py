@@ -30,7 +30,7 @@ class WeightUses(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         if func is linear:
-            self._measure(args[0], args[1])
+            self._measure(*args[:2])
         elif func is not embedding and func.__name__ != "__get__":
             self.others.update(id(each) for each in args if isinstance(each, nn.Parameter))
         return func(*args, **(kwargs or {}))
@@ -41,7 +41,7 @@ class WeightUses(TorchFunctionMode):
         squares, num_rows = self._squares.get(id(weight), (torch.zeros(()), 0))
         return (squares / num_rows).sqrt() if num_rows else None
 
-    def _measure(self, x: object, weight: object) -> None:
+    def _measure(self, x: object = None, weight: object = None) -> None:
         if isinstance(x, Tensor) and isinstance(weight, nn.Parameter) and x.numel():
             rows = x.detach().flatten(0, -2).float()
             squares, num_rows = self._squares.get(id(weight), (torch.zeros(()), 0))

@@ -40,7 +40,7 @@ from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import Looked, Seen, look, use_experts, use_kernels
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.state_dict import has_parts
-from quire.models.loading.support import layering, refuse_unsupported
+from quire.models.loading.support import layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
 from quire.models.parallel.plan import own_code_refusal, plan_shards
 from quire.models.parallel.ranks import Ranks, WeightlessRanks
@@ -226,7 +226,7 @@ def _see(
     if kernels is None or kernels.are_exact:
         return Seen(own, uses, None)
     with uses, pretrained.own_attention(module):
-        return Seen(own, uses, read_own_text(folder, module))
+        return Seen(own, uses, read_own_text(folder, module, max_model_len(config)))
 
 
 def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedModel") -> Tensor:

@@ -1,7 +1,6 @@
 """A text of Quire's own in a checkpoint's tokens: how large activations are in texts, and what
 quantised weights change in one."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,20 +56,25 @@ class OwnText(NamedTuple):
         found = logits_of(model, self.token_ids, range(count), loaded.device)
         before, after = (rows[:-1].float().log_softmax(-1) for rows in (self.logits, found))
         targets = torch.tensor(self.token_ids[1:], device=before.device)[:, None]
-        was, now = (float(-rows.gather(1, targets).mean()) for rows in (before, after))
+        was, now = (float((-rows.gather(1, targets).mean()).exp()) for rows in (before, after))
         divergence = float((before.exp() * (before - after)).sum(-1).mean())
-        return Loss(math.exp(was), math.exp(now), divergence, count - 1)
+        return Loss(was, now, divergence, count - 1)
 
 
-def read_own_text(folder: Path, module: "PreTrainedModel") -> OwnText | None:
-    """Run TEXT through a module by the attention that it has now. Returns None where the folder has
-    no tokenizer that `tokenizers` reads, or the forward fails."""
+def read_own_text(folder: Path, module: "PreTrainedModel", max_len: int) -> OwnText | None:
+    """Run TEXT, or its first `max_len` tokens, through a module by the attention that it has now.
+
+    Returns None where the folder has no tokenizer that `tokenizers` reads, where nothing is left to
+    score, or where the forward fails.
+    """
     path = folder / TOKENIZER
     if not path.is_file():
         return None
     try:
-        token_ids = Tokenizer.from_file(str(path)).encode(TEXT).ids[:MAX_TOKENS]
+        token_ids = Tokenizer.from_file(str(path)).encode(TEXT).ids[: min(MAX_TOKENS, max_len)]
     except Exception:  # noqa: BLE001 -- the library raises nothing more specific
+        return None
+    if len(token_ids) < 2:
         return None
     try:
         with torch.inference_mode():
