@@ -1,5 +1,6 @@
 """Stores of blocks on both ends of a connection over loopback."""
 
+import random
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,19 @@ from tests.engine.persistence.disk_world import FINGERPRINT
 
 SECRET = b"the secret of all engines"
 CREDENTIALS = Credentials(FINGERPRINT, SECRET)
+LOW_PORTS = range(20_000, 30_000)
 
 
 def free_address() -> Address:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return Address("127.0.0.1", listening.getsockname()[1])
+    """An address that stays free until it is listened at: no system hands out such low ports by
+    itself, as it does to the tests beside this one."""
+    for port in random.SystemRandom().sample(LOW_PORTS, 100):
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return Address("127.0.0.1", port)
+        except OSError:
+            continue
+    raise OSError("no port is free among a hundred")
 
 
 @contextmanager
