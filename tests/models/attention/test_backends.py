@@ -23,7 +23,7 @@ REGISTERED = [name for name in AttentionBackendName if name is not AttentionBack
 FAST = [name for name in REGISTERED if name is not AttentionBackendName.TRITON]
 """An interpreter is slow: its random steps are fewer, and in its own tests."""
 IN_EVERY_RUN = [name for name in REGISTERED if name is not AttentionBackendName.EAGER]
-"""Those whose edges are in every run; the eager one has random steps, as they do."""
+"""The backends whose edges are in every run; the eager one has random steps, as they do."""
 HERE = Site(torch.device("cpu"), choose_codec(KVCacheDtype.AUTO, torch.float32), 32, 32)
 
 

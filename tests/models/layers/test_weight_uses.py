@@ -1,4 +1,4 @@
-"""What a forward's weights are recorded to be used for."""
+"""A forward's weights are recorded with what they are used for."""
 
 import torch
 from torch import nn

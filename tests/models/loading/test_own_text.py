@@ -1,4 +1,4 @@
-"""What quantised weights change is told in a text of Quire's own."""
+"""The loss of quantised weights is told in a text of Quire's own."""
 
 import json
 import logging

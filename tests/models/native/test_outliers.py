@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.layers.weight_kernel import WeightOutline
-from quire.models.native.linear.quantised.w4a8 import bind_w4a8
 from quire.models.native.linear.quantised.w8a8 import (
     MIN_COLUMNS,
     NUM_OUTLIERS,
@@ -31,19 +30,6 @@ SOME_ROWS = st.integers(1, 70)
 COLUMNS = st.integers(MIN_COLUMNS, 700)
 
 
-@pytest.fixture(scope="session", params=ISAS_WITH_PRODUCTS)
-def isa(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
-
-
-@pytest.fixture(scope="session", params=[bind_w8a8, bind_w4a8], ids=["w8a8", "w4a8"])
-def kernel(request: pytest.FixtureRequest, isa: str) -> W8A8Kernel:
-    bound: W8A8Kernel | None = request.param(library_of(isa))
-    assert bound is not None
-    return bound
-
-
 def spread(k: int, seed: int) -> Tensor:
     """Sizes of columns: all of them different, from 1 to k."""
     return torch.randperm(k, generator=torch.Generator().manual_seed(seed)).float() + 1
@@ -53,13 +39,13 @@ def outliers(sizes: Tensor) -> Tensor:
     return sizes > len(sizes) - NUM_OUTLIERS
 
 
-def packed(kernel: W8A8Kernel, n: int, sizes: Tensor, dtype: torch.dtype) -> PackedWeight:
-    return kernel.pack_for(numbers(n, len(sizes), dtype=dtype, seed=1), sizes)
+def packed(byte_kernel: W8A8Kernel, n: int, sizes: Tensor, dtype: torch.dtype) -> PackedWeight:
+    return byte_kernel.pack_for(numbers(n, len(sizes), dtype=dtype, seed=1), sizes)
 
 
 @given(m=COUNTS, shape=st.tuples(SOME_ROWS, COLUMNS), dtype=DTYPES, data=st.data())
 def test_product_is_that_of_the_packed_numbers(
-    kernel: W8A8Kernel, m: int, shape: tuple[int, int], dtype: torch.dtype, data: st.DataObject
+    byte_kernel: W8A8Kernel, m: int, shape: tuple[int, int], dtype: torch.dtype, data: st.DataObject
 ) -> None:
     """Outliers are as large as may be: they coarsen nothing beside them."""
     n, k = shape
@@ -69,7 +55,7 @@ def test_product_is_that_of_the_packed_numbers(
     x = numbers(m, k, dtype=dtype, seed=seed)
     x[:, is_outlier] *= factor
     weight = numbers(n, k, dtype=dtype, seed=seed + 1)
-    rows = kernel.unpack(kernel.pack_for(weight.float(), sizes)).double()
+    rows = byte_kernel.unpack(byte_kernel.pack_for(weight.float(), sizes)).double()
     exact, terms = torch.zeros(2, m, n, dtype=torch.float64)
     for first in range(0, k, GROUP):
         part = slice(first, first + GROUP)
@@ -80,35 +66,35 @@ def test_product_is_that_of_the_packed_numbers(
     exact, terms = exact + apart @ ours.T, terms + apart.abs() @ ours.abs().T
     # A row's numbers were rounded once to be shares of a scale; sums begin with those of outliers.
     error = sums_error(x, terms) + (NUM_OUTLIERS + 2) * unit(torch.float32) * terms
-    found = kernel.linear(x, kernel.pack_for(weight, sizes), None)
+    found = byte_kernel.linear(x, byte_kernel.pack_for(weight, sizes), None)
     assert_within(found, in_dtype(Exact(exact, error), dtype))
 
 
 @given(n=SOME_ROWS, k=COLUMNS, dtype=DTYPES, seed=st.integers(0, 99))
 def test_outliers_come_back_as_bfloat16(
-    kernel: W8A8Kernel, n: int, k: int, dtype: torch.dtype, seed: int
+    byte_kernel: W8A8Kernel, n: int, k: int, dtype: torch.dtype, seed: int
 ) -> None:
-    """As shares of their row's scale: two roundings, and that of the result."""
+    """They are shares of their row's scale: two roundings, and that of the result."""
     sizes = spread(k, seed)
     is_outlier = outliers(sizes)
     weight = numbers(n, k, dtype=dtype, seed=seed)
     weight[:, is_outlier] *= 1000
-    found = kernel.unpack(kernel.pack_for(weight, sizes))
+    found = byte_kernel.unpack(byte_kernel.pack_for(weight, sizes))
     large = weight[:, is_outlier].double()
     error = large.abs() * (unit(torch.bfloat16) + 4 * unit(torch.float32))
     assert_within(found[:, is_outlier], in_dtype(Exact(large, error), dtype))
-    without = kernel.unpack(kernel.pack(weight.masked_fill(is_outlier, 0)))
-    if kernel.num_bits == 8:
+    without = byte_kernel.unpack(byte_kernel.pack(weight.masked_fill(is_outlier, 0)))
+    if byte_kernel.num_bits == 8:
         assert torch.equal(found[:, ~is_outlier], without[:, ~is_outlier])
 
 
 @given(m=COUNTS, n=SOME_ROWS, k=COLUMNS, dtype=DTYPES)
 def test_row_has_the_same_product_alone_and_in_company(
-    kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
+    byte_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
 ) -> None:
-    x, weight = numbers(m, k, dtype=dtype), packed(kernel, n, spread(k, 0), dtype)
-    together = kernel.linear(x, weight, None)
-    alone = [kernel.linear(row[None], weight, None) for row in x]
+    x, weight = numbers(m, k, dtype=dtype), packed(byte_kernel, n, spread(k, 0), dtype)
+    together = byte_kernel.linear(x, weight, None)
+    alone = [byte_kernel.linear(row[None], weight, None) for row in x]
     assert torch.equal(together, torch.cat(alone))
 
 
@@ -126,45 +112,45 @@ def test_tiles_and_dot_products_sum_alike(isa: str, dtype: torch.dtype) -> None:
 
 @given(m=COUNTS, ns=st.lists(st.integers(1, 3), min_size=2, max_size=3), k=COLUMNS)
 def test_weights_of_the_same_outliers_are_joined(
-    kernel: W8A8Kernel, m: int, ns: list[int], k: int
+    byte_kernel: W8A8Kernel, m: int, ns: list[int], k: int
 ) -> None:
     x = numbers(m, k)
-    weights = [packed(kernel, 16 * n, spread(k, 0), torch.bfloat16) for n in ns]
-    apart = [kernel.linear(x, weight, None) for weight in weights]
-    joined = kernel.join(weights)
+    weights = [packed(byte_kernel, 16 * n, spread(k, 0), torch.bfloat16) for n in ns]
+    apart = [byte_kernel.linear(x, weight, None) for weight in weights]
+    joined = byte_kernel.join(weights)
     assert joined is not None
-    assert torch.equal(kernel.linear(x, joined, None), torch.cat(apart, dim=1))
-    assert torch.equal(kernel.linear(x, weights[0], None), apart[0])
+    assert torch.equal(byte_kernel.linear(x, joined, None), torch.cat(apart, dim=1))
+    assert torch.equal(byte_kernel.linear(x, weights[0], None), apart[0])
 
 
-def test_weights_of_different_outliers_are_not_joined(kernel: W8A8Kernel) -> None:
-    one, other = (packed(kernel, 16, spread(300, seed), torch.bfloat16) for seed in (0, 1))
-    assert kernel.join([one, other]) is None
-    assert kernel.join([one, kernel.pack(numbers(16, 300))]) is None
-    assert kernel.join([kernel.pack(numbers(16, 300)), one]) is None
+def test_weights_of_different_outliers_are_not_joined(byte_kernel: W8A8Kernel) -> None:
+    one, other = (packed(byte_kernel, 16, spread(300, seed), torch.bfloat16) for seed in (0, 1))
+    assert byte_kernel.join([one, other]) is None
+    assert byte_kernel.join([one, byte_kernel.pack(numbers(16, 300))]) is None
+    assert byte_kernel.join([byte_kernel.pack(numbers(16, 300)), one]) is None
 
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_not_finite_makes_its_row_nan_and_no_other(
-    kernel: W8A8Kernel, bad: float, dtype: torch.dtype
+    byte_kernel: W8A8Kernel, bad: float, dtype: torch.dtype
 ) -> None:
     sizes = spread(333, 0)
     column = int(sizes.argmax())
     x, weight = numbers(9, 333, dtype=dtype), numbers(20, 333, dtype=dtype, seed=1)
-    before = kernel.linear(x, kernel.pack_for(weight, sizes), None)
+    before = byte_kernel.linear(x, byte_kernel.pack_for(weight, sizes), None)
     x[1, column], weight[7, column] = bad, bad
-    out = kernel.linear(x, kernel.pack_for(weight, sizes), None)
+    out = byte_kernel.linear(x, byte_kernel.pack_for(weight, sizes), None)
     assert out[1].isnan().all() and out[:, 7].isnan().all()
     out[1], out[:, 7] = before[1], before[:, 7]
     assert torch.equal(out, before)
 
 
-def test_rows_of_outliers_alone_are_multiplied(kernel: W8A8Kernel) -> None:
+def test_rows_of_outliers_alone_are_multiplied(byte_kernel: W8A8Kernel) -> None:
     sizes = spread(300, 0)
     weight = numbers(20, 300, dtype=torch.float32).masked_fill(~outliers(sizes), 0)
     x = numbers(3, 300, dtype=torch.float32, seed=1).bfloat16().float()
-    found = kernel.linear(x, kernel.pack_for(weight, sizes), None)
+    found = byte_kernel.linear(x, byte_kernel.pack_for(weight, sizes), None)
     exact, terms = (each(x.double()) @ each(weight.double()).T for each in (torch.clone, torch.abs))
     error = terms * (unit(torch.bfloat16) + 2.0**-20)
     assert_within(found, in_dtype(Exact(exact, error), torch.float32))
@@ -172,8 +158,8 @@ def test_rows_of_outliers_alone_are_multiplied(kernel: W8A8Kernel) -> None:
 
 @given(n=SOME_ROWS, k=st.integers(1, 700), dtype=DTYPES)
 def test_weight_takes_the_bytes_that_are_planned(
-    kernel: W8A8Kernel, n: int, k: int, dtype: torch.dtype
+    byte_kernel: W8A8Kernel, n: int, k: int, dtype: torch.dtype
 ) -> None:
-    weight = packed(kernel, n, spread(k, 0), dtype)
+    weight = packed(byte_kernel, n, spread(k, 0), dtype)
     assert (weight.outliers is None) == (k < MIN_COLUMNS)
-    assert weight.packed.nbytes == kernel.planned_bytes(WeightOutline(n, k, dtype, None))
+    assert weight.packed.nbytes == byte_kernel.planned_bytes(WeightOutline(n, k, dtype, None))

@@ -30,7 +30,8 @@ HALVED = (
 WHOLE_HEADS = ("phi3", "olmo2", "granitemoe")
 """Those whose plan leaves every rank all heads."""
 IN_EVERY_RUN = ("llama", "gemma2", "mixtral", "gpt_neox")
-"""Of HALVED: the usual plan, norms behind attention, experts, and Q, K and V in one weight."""
+"""The families of HALVED in every run: the usual plan, norms behind attention, experts, and Q, K
+and V in one weight."""
 TIED = [(name, has_kernels) for name in ("llama", "gemma2") for has_kernels in (False, True)]
 OUTLINE_OPTIONS = OutlineOptions(
     torch.device("cpu"), ModelDtype.FLOAT32, None, 8, KVOptions(), num_ranks=2

@@ -2,17 +2,9 @@
 // sanitizer tells.
 #include "linear/quantised/w4a8.cpp"
 //
-#include "sanitized.h"
+#include "outliers.h"
 
 namespace {
-
-// The first columns, and a bit for each of the others.
-int32_t* fresh_outliers(int64_t k) {
-    int32_t* out = fresh<int32_t>(OUTLIERS + ratio_up(k, 32));
-    for (int64_t i = 0; i < ratio_up(k, 32); i++) out[OUTLIERS + i] = i ? -1 : int32_t(0xffff0000u);
-    for (int64_t i = 0; i < OUTLIERS; i++) out[i] = int32_t(i);
-    return out;
-}
 
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from quire.models.config import KVOptions
+from quire.models.loading.checks.measure import ONE_GROUP
 from quire.models.loading.checks.packing import BLOCK_SIZE, logits_of
 from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.loading.loaded_model import LoadedModel
@@ -29,7 +29,6 @@ def mean(numbers):
 La biblioteca está cerrada; 图书馆明天开放。
 """
 MAX_TOKENS = 128
-ONE_GROUP = KVOptions(hybrid=False)
 
 
 class Loss(NamedTuple):
