@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     file.parent.mkdir(parents=True)
     file.symlink_to(real_gguf("smollm2"))
     variables = {"QUIRE_MODEL": "", "HF_HOME": str(home), "PIP_NO_INDEX": "1"}
-    with server_process(*crowd.TIGHT, "--dtype", "float32", variables=variables) as running:
+    with server_process(*crowd.TIGHT, variables=variables) as running:
         yield running
 
 

@@ -154,6 +154,9 @@ def test_a_file_that_was_fetched_is_served_greedily(home: Path) -> None:
     found = chosen("--block-size", "8")
     assert (found.name, found.engine.model.model) == (NAME, str(file))
     assert (found.default_temperature, found.engine.memory.block_size) == (0.0, 8)
+    assert found.engine.model.dtype == "float32"
+    for argv in (["--dtype", "auto"], ["--quantization", "int4"], ["--device", "cuda"]):
+        assert chosen(*argv).engine.model.dtype == "auto"
     assert chosen("--served-model-name", "mine").served_model_names == ("mine",)
     assert chosen(QUIRE_SERVED_MODEL_NAME="mine").served_model_names == ("mine",)
 

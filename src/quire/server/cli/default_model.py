@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quire.models.config import ModelDtype
 from quire.server.cli.exit_codes import FAILED_START
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import is_given
@@ -36,6 +37,9 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEGABYTES = 93
 TEMPERATURE = 0.0
 """The default temperature: at 1, that of OpenAI, so small a model in four bits rambles."""
+DTYPE = ModelDtype.FLOAT32
+"""The default number format: weights stay in the four bits of the file, and in bfloat16 the first
+words of its answer about France are equally likely."""
 FILE = f"{NAME}.gguf"
 SCRATCH = ".fetching-"
 FETCH_TIMEOUT_S = 900.0
@@ -72,9 +76,12 @@ def with_default_model(
         )
         return config
     engine = config.model.engine
+    chosen = replace(engine.model, model=str(file))
+    if not given & {"dtype", "quantization", "device"}:
+        chosen = replace(chosen, dtype=DTYPE)
     served = replace(
         config.model,
-        engine=replace(engine, model=replace(engine.model, model=str(file))),
+        engine=replace(engine, model=chosen),
         served_model_names=(
             config.model.served_model_names if "served_model_name" in given else (NAME,)
         ),
