@@ -26,6 +26,7 @@ from quire.models.config import ModelDtype, Quantization, UnsupportedModel
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from tests.engine.test_embedding_fidelity import CLOSE, Vectors, vectors_of
+from tests.instructions import built_library
 from tests.models.driver import DEVICE
 from tests.models.reference import some_prompts
 
@@ -183,6 +184,14 @@ def test_an_encoder_has_no_blocks_to_keep_on_disk(folder: Path, tmp_path: Path) 
     memory = MemoryConfig(prefix_cache_dir=str(tmp_path), prefix_cache_bytes=1 << 20)
     config = EngineConfig(ModelConfig(str(checkpoint(folder, "bert"))), memory=memory)
     with pytest.raises(ValueError, match="--prefix-cache-dir does not go with it"):
+        build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+
+
+def test_an_encoder_has_no_packed_weights_to_keep(folder: Path, tmp_path: Path) -> None:
+    built_library()
+    name = str(checkpoint(folder, "bert"))
+    config = EngineConfig(ModelConfig(name, device="cpu", weights_cache_dir=str(tmp_path)))
+    with pytest.raises(ValueError, match="--weights-cache-dir does not go with it"):
         build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 
 

@@ -68,6 +68,7 @@ class ModelConfig:
     tensor_parallel_size: the ranks that weights and KV heads are divided among, a process each.
     cudagraph_mode: the steps that are recorded as CUDA graphs.
     enforce_eager: none are, whatever `cudagraph_mode` says.
+    weights_cache_dir: the folder that keeps packed weights from one start to the next.
     disable_optimizations: what is not used, so that a kernel at fault can be found.
     """
 
@@ -84,6 +85,7 @@ class ModelConfig:
     pooling: PoolingName = PoolingName.AUTO
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY
     enforce_eager: bool = False
+    weights_cache_dir: str | None = None
     disable_optimizations: tuple[Optimization, ...] = ()
 
 
@@ -283,6 +285,8 @@ def check_options(config: EngineConfig) -> None:
     _ = memory.budget
     if config.model.tensor_parallel_size > 1:
         _check_ranks(config)
+    if config.model.weights_cache_dir is not None and config.model.model == TOY_MODEL:
+        raise ValueError("--weights-cache-dir does not go with the model toy, which has no weights")
     if (memory.prefix_cache_dir is None) != (memory.prefix_cache_bytes is None):
         raise ValueError("--prefix-cache-dir and --prefix-cache-bytes are given both or neither")
     if memory.prefix_cache_dir is not None and not memory.enable_prefix_caching:
@@ -301,6 +305,7 @@ def _check_ranks(config: EngineConfig) -> None:
     given = {
         "the model toy": config.model.model == TOY_MODEL,
         "--trust-remote-code": config.model.trust_remote_code,
+        "--weights-cache-dir": config.model.weights_cache_dir is not None,
         "--prefix-cache-dir": config.memory.prefix_cache_dir is not None,
         "--kv-transfer-listen": config.memory.kv_transfer_listen is not None,
         "--kv-transfer-peer": bool(config.memory.kv_transfer_peers),

@@ -1,5 +1,7 @@
 """Loads a model: all of it, or on each rank its part, with the same options."""
 
+from dataclasses import replace
+
 from quire.cache.layout import unify
 from quire.engine.config import ModelConfig
 from quire.engine.ranks.loaded_ranks import LoadedRanks, OtherRanks
@@ -7,6 +9,7 @@ from quire.engine.ranks.messages import Load, Loaded
 from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.placement import Placement
 from quire.engine.startup.start import Start
+from quire.engine.startup.weights_cache import packed_file
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.loader import load_model, load_shard
@@ -45,7 +48,7 @@ def load(config: ModelConfig, placement: Placement, on_progress: OnProgress) -> 
     """Return the model in the folder that `config` names. Raises CheckpointError or
     UnsupportedModel."""
     return load_model(
-        _source(config),
+        replace(_source(config), packed_file=packed_file(config, placement)),
         dtype=placement.dtype,
         device=placement.device,
         on_progress=on_progress,

@@ -53,6 +53,7 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
+from quire.engine.startup.weights_cache import check_weights_cache
 from quire.models.batch import Model
 from quire.models.graphs.capture import GraphDevice
 from quire.models.hf import HFModel
@@ -102,6 +103,7 @@ def _build(
     leader: Leader | None = None,
 ) -> tuple[Engine, EngineFacts]:
     placement = choose_placement(config.model)
+    check_weights_cache(config.model, placement)
     prepare_threads_and_device(placement.device, config.model)
     source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)
     folder = locate(source, on_progress)

@@ -47,19 +47,22 @@ class OpenedDisk(NamedTuple):
 
 
 def check_disk(config: MemoryConfig) -> None:
-    """Check before a model is loaded. Raises ValueError if the folder cannot be used; a full or
-    failing disk may recover."""
-    folder = config.prefix_cache_dir
-    if folder is None:
-        return
+    """Check before a model is loaded. Raises ValueError if the folder cannot be used."""
+    if config.prefix_cache_dir is not None:
+        check_folder("--prefix-cache-dir", config.prefix_cache_dir)
+
+
+def check_folder(flag: str, folder: str) -> None:
+    """Raise ValueError if the folder that `flag` names cannot be used; a full or failing disk may
+    recover."""
     try:
         open_folder(Path(folder))
     except OSError as error:
         if error.errno not in UNUSABLE:
-            logger.warning("the prefix cache in %s cannot be written now: %s", folder, error)
+            logger.warning("%s is %s, which cannot be written now: %s", flag, folder, error)
             return
         raise ValueError(
-            f"--prefix-cache-dir is {folder}, which cannot be used: {error.strerror or error}. "
+            f"{flag} is {folder}, which cannot be used: {error.strerror or error}. "
             "It must be a folder that can be made, read and written"
         ) from None
 

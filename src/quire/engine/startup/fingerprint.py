@@ -22,7 +22,7 @@ from quire.cache.persistence.extent_file import FORMAT
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.messages import EngineFacts
 
-HASHED = ("*.safetensors", "*.bin", "*.pt", "*.pth", "config.json", "**/*.py")
+HASHED = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth", "config.json", "**/*.py")
 """The files of a checkpoint that make its numbers."""
 CHUNK_BYTES = 4 << 20
 NUM_THREADS = 2

@@ -120,6 +120,37 @@ def pack_linears(
     return PackedLinears(shared_weights)
 
 
+def adopt_packed(
+    module: nn.Module, kernels: Sequence[WeightKernel], kept: Mapping[str, tuple[str, PackedWeight]]
+) -> PackedLinears:
+    """Give linear layers and embeddings the weights that `pack_linears` has packed in another
+    process, by the name of the first parameter: the name of the kernel's class, and the weight.
+
+    Afterwards no weight of the module is a `LazyWeight` any more. Raises ValueError where a weight
+    or a kernel is not there, or a shape is another.
+    """
+    by_name = {type(kernel).__name__: kernel for kernel in kernels}
+    names = weight_names(module)
+    found = {names[id(owners[0])]: owners for owners in packable(module, _ids_in_groups(module))}
+    if not (kept.keys() <= found.keys() and {name for name, _ in kept.values()} <= by_name.keys()):
+        raise ValueError("it is of other weights or kernels")
+    for name, (_, packed) in kept.items():
+        shape = found[name][0].get_parameter("weight").shape
+        if shape != (packed.num_rows, packed.num_columns):
+            raise ValueError(f"{name} is {list(shape)} in the model")
+    shared_weights = tuple(
+        _own(found[name], by_name[kernel], packed) for name, (kernel, packed) in kept.items()
+    )
+    widen_all(module)
+    _release_file(module, shared_weights)
+    return PackedLinears(shared_weights)
+
+
+def weight_names(module: nn.Module) -> dict[int, str]:
+    """Return the names of the parameters `weight` by the `id` of their modules."""
+    return {id(part): f"{name}.weight" for name, part in module.named_modules()}
+
+
 def planned_bytes(
     module: nn.Module,
     kernels: Sequence[WeightKernel],

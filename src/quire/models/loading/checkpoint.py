@@ -31,11 +31,13 @@ TELLING = ("config.json", "adapter_config.json", "modules.json", MODELOPT_CONFIG
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """`model` is a folder, a GGUF file, the name of a hub repository, or that of a GGUF file in one
-    (`owner/name:folder/file.gguf`), there at `revision`."""
+    (`owner/name:folder/file.gguf`), there at `revision`. `packed_file`
+    keeps its packed weights from one load to the next."""
 
     model: str
     revision: str | None = None
     trust_remote_code: bool = False
+    packed_file: Path | None = None
 
 
 def locate(source: ModelSource, on_progress: Progress) -> Path:

@@ -18,10 +18,11 @@ from quire.models.layers.module_replacement import replace_modules
 from quire.models.layers.weight_uses import WeightUses
 from quire.models.loading.checks.measure import Measured
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
-from quire.models.loading.checks.own_text import OwnText
+from quire.models.loading.checks.own_text import Loss, OwnText
 from quire.models.loading.checks.packing import distance
 from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.loading.checks.quantised import check_products, log_loss, log_quantised
+from quire.models.loading.kept_weights import Kept, KeptWeights
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +33,20 @@ class Seen(NamedTuple):
     own: logits [rows, vocab_size] of the checks' tokens.
     uses: what weights were used for.
     text: where weights are to be quantised.
+    file: where packed weights are kept.
+    kept: what was packed already, since an earlier load had kept it.
     """
 
     own: Tensor
     uses: WeightUses
     text: OwnText | None
+    file: KeptWeights | None = None
+    kept: Kept | None = None
+
+    def keep(self, module: nn.Module, packed: PackedLinears, loss: Loss | None = None) -> None:
+        """Keep packed weights for the next load, if there is a file for them."""
+        if self.file is not None:
+            self.file.keep(module, packed, loss)
 
 
 class Looked(NamedTuple):
@@ -63,13 +73,14 @@ def look(
     left_out = []
     if kernels is None:
         widen_all(module)
-    elif kernels.are_exact:
+    elif kernels.are_exact and seen.kept is None:
         packed = pack_linears(module, kernels.linears, seen.uses, kernels.heads)
         try:
             found = own_logits()
             bound = NOISES_APART * rounding_noise(module, own_logits, found)
             apart = distance(found, seen.own)
             if apart <= bound:
+                seen.keep(module, packed)
                 return Looked(found, bound)
             why = _too_far(apart, bound)
         except UnsupportedModel as error:
@@ -93,8 +104,7 @@ def use_kernels(
     module = measured.loaded.module
     expected = measured.redirected
     if not kernels.are_exact:
-        packed = pack_linears(module, kernels.linears, seen.uses, kernels.heads)
-        expected, bound = _quantised(measured, packed, seen.text)
+        expected, bound = _quantised(measured, kernels, bound, seen)
     replacements = replace_modules(
         module, kernels, measured.loaded.context, lambda: why_not(measured, expected, bound)
     )
@@ -136,17 +146,24 @@ def _too_far(apart: float, bound: float) -> str:
 
 
 def _quantised(
-    measured: Measured, packed: PackedLinears, text: OwnText | None
+    measured: Measured, kernels: ModelKernels, bound: float, seen: Seen
 ) -> tuple[Tensor, float]:
-    """Check and log quantised weights, and return the logits over them and how far rounding takes
-    these."""
+    """Quantise the linear weights unless they were kept so, check and log them, and return the
+    logits over them and how far rounding takes these."""
     loaded = measured.loaded
-    log_quantised(loaded.module, packed, loaded.facts.model_type)
-    check_products(packed, loaded.facts.model_type)
+    module, model_type = loaded.module, loaded.facts.model_type
+    if seen.kept is not None:
+        log_quantised(module, seen.kept.packed, model_type)
+        log_loss(seen.kept.loss)
+        return measured.redirected, bound
+    packed = pack_linears(module, kernels.linears, seen.uses, kernels.heads)
+    log_quantised(module, packed, model_type)
+    check_products(packed, model_type)
     expected = measured.alone()
-    if text is not None:
-        log_loss(text.loss(loaded))
-    return expected, NOISES_APART * rounding_noise(loaded.module, measured.alone, expected)
+    loss = None if seen.text is None else seen.text.loss(loaded)
+    log_loss(loss)
+    seen.keep(module, packed, loss)
+    return expected, NOISES_APART * rounding_noise(module, measured.alone, expected)
 
 
 def _unpacked(packed: PackedLinears, why: str) -> str:

@@ -38,6 +38,7 @@ from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.fast_paths import Looked, Seen, look, use_experts, use_kernels
+from quire.models.loading.kept_weights import KeptWeights
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.state_dict import has_parts
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
@@ -66,6 +67,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a model, check that it is served right, and replace what `kernels` compute faster.
 
+    What kernels pack is taken from the source's file if it has it, else kept there.
     `on_progress` gets the phases download, weights and probe. `kernels` compute linear layers of
     their dtypes, and what is between them; None means that torch does. Raises
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
@@ -73,6 +75,8 @@ def load_model(
     """
     folder = locate(source, on_progress)
     checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
+    if source.packed_file is not None:
+        checkpoint = replace(checkpoint, kept=KeptWeights(source.packed_file))
     return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
@@ -123,7 +127,7 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    seen = _see(checkpoint.folder, config, module, kernels)
+    seen = _see(checkpoint, config, module, kernels)
     looked = look(module, partial(own_logits, module, config), seen, kernels)
     measured = _measured(checkpoint.folder, config, module, looked)
     if share is not None:
@@ -145,13 +149,15 @@ def _load(
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
     the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
-    that the skeleton shows. `is_checked` says that a small copy was found right."""
+    that the skeleton shows. `is_checked` says that a small copy was found right. `kept` has its
+    packed weights from one load to the next."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
     layers: Mapping[int, LayerFacts] = field(default_factory=dict)
     is_checked: bool = False
+    kept: KeptWeights | None = None
 
 
 class CodeFacts(NamedTuple):
@@ -213,20 +219,24 @@ def _read_weights(
 
 
 def _see(
-    folder: Path,
+    checkpoint: _Checkpoint,
     config: "PretrainedConfig",
     module: "PreTrainedModel",
     kernels: ModelKernels | None,
 ) -> Seen:
-    """Run the module by its own attention. Raises CheckpointError or FailedCheck."""
+    """Run the module by its own attention, over packed weights where an earlier load has kept
+    them. Raises CheckpointError or FailedCheck."""
     from quire.models.loading import pretrained
 
+    folder, file = checkpoint.folder, checkpoint.kept
+    kept = file.adopt(module, kernels) if file is not None and kernels is not None else None
     with WeightUses() as uses:
         own = _own_logits(folder, config, module)
-    if kernels is None or kernels.are_exact:
-        return Seen(own, uses, None)
+    if kept is not None or kernels is None or kernels.are_exact:
+        return Seen(own, uses, None, file, kept)
     with uses, pretrained.own_attention(module):
-        return Seen(own, uses, read_own_text(folder, module, max_model_len(config)))
+        text = read_own_text(folder, module, max_model_len(config))
+        return Seen(own, uses, text, file)
 
 
 def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedModel") -> Tensor:

@@ -45,11 +45,13 @@ Kernel = TypeVar("Kernel")
 class Library:
     """The opened library.
 
+    path: the file.
     isa: the instruction set whose kernels are called, one of ISAS.
     isas: those that can run here.
     has_threads: torch's OpenMP runtime was found.
     """
 
+    path: Path
     handle: ctypes.CDLL
     abi: Abi
     isa: str
@@ -118,7 +120,7 @@ def open_library(path: Path) -> Library | None:
         logger.warning("%s (%s)", FOREIGN_LIBRARY, error)
         return None
     isas = tuple(isa for isa in ISAS[: best + 1] if hasattr(handle, f"quire_attend_{isa}"))
-    opened = Library(handle, abi, isas[-1], isas, has_threads)
+    opened = Library(path, handle, abi, isas[-1], isas, has_threads)
     threads = "torch's threads" if has_threads else "one thread: torch's OpenMP was not found"
     logger.info("C++ kernels for %s, on %s", opened.isa, threads)
     return opened

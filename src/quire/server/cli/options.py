@@ -176,6 +176,14 @@ OPTIONS: tuple[Option, ...] = (
         Quantization.described(),
     ),
     Option(
+        "weights-cache-dir",
+        MODEL,
+        text,
+        "Folder that keeps weights as the kernels of a CPU pack them, so that the next start of "
+        "the same model with the same options reads them instead of packing them.",
+        shown="none",
+    ),
+    Option(
         "pooling",
         MODEL,
         one_of(*PoolingName),

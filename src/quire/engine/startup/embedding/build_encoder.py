@@ -61,6 +61,11 @@ def _check_options(config: EngineConfig) -> None:
             "this model is an encoder, which keeps no keys and values: --prefix-cache-dir does not "
             "go with it"
         )
+    if config.model.weights_cache_dir is not None:
+        raise ValueError(
+            "this model is an encoder, whose weights are not packed: --weights-cache-dir does not "
+            "go with it"
+        )
     if config.model.quantization is not Quantization.NONE:
         raise ValueError("--quantization does not go with an encoder")
 

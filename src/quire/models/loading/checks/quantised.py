@@ -100,8 +100,10 @@ def _product_distance(shared: SharedWeight) -> float:
     return float((found - expected).square().mean().sqrt() / size)
 
 
-def log_loss(loss: Loss) -> None:
-    """Log how much quantised weights change what comes next in a text."""
+def log_loss(loss: Loss | None) -> None:
+    """Log how much quantised weights change what comes next in a text, where that is known."""
+    if loss is None:
+        return
     logger.info(
         "quantised weights change the perplexity of a text of %d tokens from %.3f to %.3f "
         "(%+.2f %%), and the next token's distribution by %.4f nats (KL divergence)",
