@@ -97,17 +97,17 @@ deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kuberne
 	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
 
 page-check: $(TESTS) $(VENV)/.ready-browser  ## drive the page at / in Chromium; ARGS=--screenshots writes docs/page-*.png
-	$(BIN)/python -m pytest tests/e2e/page tests/server/page -rs $(ARGS)
+	$(BIN)/python -m pytest tests/e2e/page tests/server/app/page -rs $(ARGS)
 
 image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, buildah and debootstrap
 	$(BIN)/python -m tools.image .image $(addprefix --torch-index ,$(TORCH_INDEX)) $(ARGS)
 
 ray-check: $(TESTS) $(VENV)/.ready-ray  ## replicas on a Ray of this machine: their own tests, then tests of a single server with TEST_REPLICAS=2
-	$(BIN)/python -m pytest tests/distributed tests/e2e/replicas -rs $(ARGS)
+	$(BIN)/python -m pytest tests/engines/ray tests/e2e/replicas -rs $(ARGS)
 	TEST_REPLICAS=2 $(BIN)/python -m pytest $(ON_SEVERAL) -m "not one_engine" -rs $(ARGS)
 
 engines-check: $(TESTS)  ## two engines in one box: their own tests, then tests of a single server with TEST_ENGINES=2
-	$(BIN)/python -m pytest tests/distributed/local tests/e2e/data_parallel -rs $(ARGS)
+	$(BIN)/python -m pytest tests/engines/local tests/e2e/data_parallel -rs $(ARGS)
 	TEST_ENGINES=2 $(BIN)/python -m pytest $(ON_SEVERAL) -m "not one_engine" -rs $(ARGS)
 
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
@@ -115,7 +115,7 @@ batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; ever
 
 cache-kills: $(TESTS)  ## kill writers to a prefix cache on disk 2,000 times, and servers 50 times; nothing may be wrong
 	rm -rf .cache-kills && mkdir .cache-kills
-	$(BIN)/python -m tests.cache.persistence.kills .cache-kills 2000
+	$(BIN)/python -m tests.storage.disk.kills .cache-kills 2000
 	rm -rf .cache-kills
 	$(BIN)/python -m tests.e2e.disk_kills --kills 50
 

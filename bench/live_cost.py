@@ -23,7 +23,7 @@ from quire.scheduler.live.live_watch import LiveWatch
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import StepResult
-from quire.server.live.live_feed import INTERVAL_S
+from quire.server.observability.live.live_feed import INTERVAL_S
 
 BLOCK_SIZE = 16
 NUM_PREFIX_TOKENS = 512

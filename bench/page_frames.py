@@ -27,10 +27,10 @@ from starlette.routing import Route
 
 from bench.live_cost import BLOCK_SIZE, Load
 from quire.scheduler.live.live_watch import LiveWatch
-from quire.server.live.live_feed import INTERVAL_S, event_of
-from quire.server.live.live_view import LiveView, Moment, Shape, Told
-from quire.server.live.step_figures import StepFigures
-from quire.server.page.routes import PageRoutes
+from quire.server.app.page.routes import PageRoutes
+from quire.server.observability.live.live_feed import INTERVAL_S, event_of
+from quire.server.observability.live.live_view import LiveView, Moment, Shape, Told
+from quire.server.observability.live.step_figures import StepFigures
 
 STEPS_PER_FRAME = 3
 WARM_UP_STEPS = 400

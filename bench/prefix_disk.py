@@ -26,9 +26,6 @@ from bench.machine import read_machine
 from quire.cache.block_hash import BlockHash
 from quire.cache.chain import Content
 from quire.cache.extra_keys import NO_KEYS
-from quire.cache.persistence.block_header import checksum_of, identity_of
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import UnsavedBlock
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.persistence.block_port import row_views
 from quire.engine.persistence.loading import MAX_READING_PARTS, NUM_THREADS
@@ -38,6 +35,9 @@ from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Delta
+from quire.storage.disk.block_header import checksum_of, identity_of
+from quire.storage.disk.store import BlockStore
+from quire.storage.disk.write_behind import UnsavedBlock
 
 BLOCK_SIZE = 16
 NUM_TURNS = 7

@@ -27,9 +27,9 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine
 from quire.engine.recording.flight_file import read_file
-from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build_toy import build_toy_engine
+from quire.engines.process.flight_ring import FlightRing
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.simulation.replay import replay

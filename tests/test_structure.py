@@ -87,7 +87,7 @@ def test_a_folder_can_be_looked_over(folder: Path) -> None:
 def test_every_package_is_on_the_map() -> None:
     page = (SOURCE.parent / "docs/architecture.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
-    inner = {"server/http/openapi", "server/openai/protocol"}
+    inner = {"server/app/openapi", "server/generation/protocol"}
     inner |= {"models/attention/triton", "models/kv/triton"}
     inner |= {
         f"models/native/{name}" for name in ("linear", "linear/quantised", "decoder", "sampling")
@@ -188,7 +188,7 @@ def packages_brought_by(package: str) -> dict[str, set[str]]:
     return {module: set(brought) for module, *brought in lines}
 
 
-CHECKSUMS = {"quire.cache.persistence.block_header": {"xxhash"}}
+CHECKSUMS = {"quire.storage.disk.block_header": {"xxhash"}}
 
 
 @pytest.mark.parametrize("package", ["quire.cache", "quire.scheduler"])

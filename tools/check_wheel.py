@@ -55,7 +55,7 @@ def module_files() -> Iterator[str]:
 def page_files() -> Iterator[str]:
     """The paths in the wheel of all files of the page."""
     src = ROOT / "src"
-    for path in sorted((src / "quire/server/page/static").iterdir()):
+    for path in sorted((src / "quire/server/app/page/static").iterdir()):
         yield path.relative_to(src).as_posix()
 
 

@@ -16,8 +16,8 @@ from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
 from tests.models.families import REAL_WEIGHTS, REFUSED, SERVED
 
+from quire.server.app.openapi.bodies import BODIES
 from quire.server.cli.config_table import config_table
-from quire.server.http.openapi.bodies import BODIES
 from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.metric import COMMON_LABELS, Metric, MetricKind
 from quire.server.observability.metric_table import METRICS

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from quire.engine.sampling.noise import uniform
-from quire.server.requests.engine_requests import choice_seed
+from quire.server.generation.engine_requests import choice_seed
 from tests.chaos.answers import Answer, Choice
 from tests.chaos.mix import EDITED, Ask
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.server_process import MODEL, eventually
-from tests.server.batches.batch_files import encode, greedy_lines, texts
+from tests.server.apis.batches.batch_files import encode, greedy_lines, texts
 
 WITHIN_S = 1200.0
 MAX_TOKENS = 24

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 
 from tests.e2e.server_process import MODEL, ServerProcess, eventually, server_process
-from tests.server.batches.batch_files import encode, line
+from tests.server.apis.batches.batch_files import encode, line
 
 NUM_LINES = 80
 NUM_TOKENS = 40

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 from bench.make_models import AGENT, write_checkpoint
 
-from tests.cache.transfer.ends import free_address
 from tests.e2e.disk_kills import disk_flags
 from tests.e2e.server_process import ServerProcess, eventually, server_process
+from tests.storage.network.ends import free_address
 
 pytestmark = pytest.mark.one_engine  # which listens at one address
 NUM_TOKENS = 2000
@@ -88,7 +88,7 @@ def test_a_long_prefix_is_had_from_the_other_server(pair: Pair) -> None:
     assert "waits_for_peer" in timeline and "loaded_from_peer" in timeline
 
 
-@pytest.mark.long  # in every run tests/cache/transfer has a peer that hangs
+@pytest.mark.long  # in every run tests/storage/network has a peer that hangs
 def test_a_server_that_stands_still_holds_nobody_up(pair: Pair) -> None:
     """Its engine is stopped, so that connections stay open and nothing comes."""
     prompt = prompt_of(2)
@@ -105,7 +105,7 @@ def test_a_server_that_stands_still_holds_nobody_up(pair: Pair) -> None:
         engine.resume()
 
 
-@pytest.mark.long  # in every run tests/cache/transfer has a peer that goes and comes back
+@pytest.mark.long  # in every run tests/storage/network has a peer that goes and comes back
 def test_a_server_that_is_killed_is_a_miss_until_it_is_back(pair: Pair) -> None:
     prompt = prompt_of(3)
     text, _, _ = ask(pair.offers, prompt)

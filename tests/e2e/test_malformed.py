@@ -11,7 +11,7 @@ from tests.e2e.server_process import server_process
 NUM_BODIES = 2000
 
 
-@pytest.mark.long  # tests/server/openai/test_errors.py sends any object in every run
+@pytest.mark.long  # tests/server/apis/openai/test_errors.py sends any object in every run
 def test_malformed_bodies_are_refused_and_the_server_still_serves() -> None:
     with server_process() as server:
         for index, (path, body) in enumerate(itertools.islice(malformed(seed=7), NUM_BODIES)):

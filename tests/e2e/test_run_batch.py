@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.batch_kills import check
-from tests.server.batches.batch_files import encode, line
+from tests.server.apis.batches.batch_files import encode, line
 
 
 @pytest.mark.long  # a server's batch goes on after a kill in every run, test_batches.py

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from quire.engine.messages import EngineOutput
-from quire.engine.supervision.end_cause import EndCause
+from quire.engines.process.end_cause import EndCause
 from quire.scheduler.step import Delta
 
 

@@ -52,7 +52,7 @@ print(sum(each.endswith("/modeling_llama.py") for each in read))
 """
 FOR_SUBCLASSES = set() if cpu_has_fast_bfloat16() else {"torch.distributed.tensor"}
 """Modules that torch imports for the first operation of a tensor subclass, as `LazyWeight` is."""
-SERVER = "import sys, quire.server.http.serve; print(*sys.modules)"
+SERVER = "import sys, quire.server.app.serve; print(*sys.modules)"
 COMMAND = "import sys, quire.server.cli.commands; print(*sys.modules)"
 
 

@@ -15,7 +15,6 @@ import uvloop
 
 from quire.cache.kv_events import KVEventKind
 from quire.cache.sharing import SharingTerms
-from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
     EngineConfig,
@@ -26,10 +25,11 @@ from quire.engine.config import (
     TracingConfig,
 )
 from quire.engine.messages import EngineOutput
-from quire.engine.supervision.probes import MAX_PROBES
-from quire.engine.supervision.request_table import MAX_UNREAD_BYTES
-from quire.engine.supervision.supervisor import EngineSupervisor
-from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.client import Phase
+from quire.engines.process.probes import MAX_PROBES
+from quire.engines.process.request_table import MAX_UNREAD_BYTES
+from quire.engines.process.supervisor import EngineSupervisor
+from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping

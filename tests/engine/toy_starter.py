@@ -3,7 +3,7 @@
 import atexit
 from functools import cache
 
-from quire.engine.supervision.engine_starter import EngineStarter
+from quire.engines.process.engine_starter import EngineStarter
 
 
 @cache

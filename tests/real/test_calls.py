@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish
+from quire.server.generation.choice_output import ChoiceOutput
+from quire.server.generation.context import Prompt, TextOptions
+from quire.server.generation.output_delta import GatheredOutput, OutputDelta
 from quire.server.parsers.formats import ReasoningFormat, ReasoningFormatName, ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
-from quire.server.requests.choice_output import ChoiceOutput
-from quire.server.requests.context import Prompt, TextOptions
-from quire.server.requests.output_delta import GatheredOutput, OutputDelta
 from quire.server.text.stop_strings import StopStringTable
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.profiles import cases

@@ -1,6 +1,6 @@
 """The least that each endpoint answers."""
 
-from quire.server.openai.protocol.capabilities import (
+from quire.server.generation.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

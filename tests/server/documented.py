@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import httpx
 
-from quire.server.http.openapi.errors import HEADERS
+from quire.server.app.openapi.errors import HEADERS
 
 UNROUTED = (404, 405)
 """What is answered for a path or a method that there is not."""

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
-from quire.engine.client import Phase
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
     EmbeddingFacts,
@@ -26,9 +25,10 @@ from quire.engine.messages import (
     ReceiptLine,
     ScoreFacts,
 )
-from quire.engine.recording.flight_ring import FlightRing
-from quire.engine.supervision.subscriber import EngineSubscriber
-from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.client import Phase
+from quire.engines.process.flight_ring import FlightRing
+from quire.engines.process.subscriber import EngineSubscriber
+from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason

@@ -17,12 +17,12 @@ import httpx
 import uvloop
 
 from quire.engine.config import EngineConfig, ModelConfig
-from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engines.process.subscriber import EngineSubscriber
+from quire.server.app.app import build_app, build_queue, build_service
+from quire.server.app.serve import DrainingServer
 from quire.server.config import ServedModelConfig, ServerConfig
-from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.listen import bind, url_of
 from quire.server.http.plain_http import PlainHttp
-from quire.server.http.serve import DrainingServer
 from quire.server.http.tls import build_tls
 from quire.server.sources import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer

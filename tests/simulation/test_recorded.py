@@ -19,9 +19,9 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine
 from quire.engine.recording.flight_file import load_file
-from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build_toy import build_toy_engine
+from quire.engines.process.flight_ring import FlightRing
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.simulation.against_record import ScheduleDiffers, check_schedule, recorded_outcome
 from quire.simulation.figures import Objective, figures_of

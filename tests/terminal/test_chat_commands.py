@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quire.server.cli.terminal.chat import SAMPLING
-from quire.server.openai.protocol.chat import ChatRequest
-from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.generation.protocol.chat import ChatRequest
+from quire.server.generation.protocol.fields import GenerationFields
 from quire.terminal.chat_commands import COMMANDS, WrongCommand, run_command
 from quire.terminal.conversation import Conversation
 from quire.terminal.sampling_options import rules_of_schema

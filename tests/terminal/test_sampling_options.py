@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from quire.server.cli.terminal.chat import SAMPLING
 from quire.server.errors import RequestError
-from quire.server.openai.protocol.fields import GenerationFields
-from quire.server.openai.protocol.parse import validate
+from quire.server.generation.protocol.fields import GenerationFields
+from quire.server.generation.protocol.parse import validate
 from quire.terminal.sampling_options import WrongOption, rules_of_schema
 
 RULES = rules_of_schema(GenerationFields.model_json_schema(), SAMPLING)

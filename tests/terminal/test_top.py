@@ -2,8 +2,8 @@
 
 import signal
 
-from quire.server.live.live_feed import INTERVAL_S
-from tests.server.live.frames import two_requests, whole
+from quire.server.observability.live.live_feed import INTERVAL_S
+from tests.server.observability.live.frames import two_requests, whole
 from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import eventually, plain_config, serving
 from tests.terminal.live_samples import FIGURES, changes, engine, picture

@@ -21,12 +21,12 @@ from quire.cache.config import CacheConfig
 from quire.cache.full_blocks import cache_full_blocks
 from quire.cache.host_pool import HostPool, HostUsage
 from quire.cache.kv_events import KVEvent
-from quire.cache.persistence.transfers import Transfers
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
+from quire.cache.transfers import Transfers
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
-from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
-from quire.cache.transfer.counts import TransferStats
 from quire.engine.launched_step import LaunchedStep
 from quire.engine.live_timer import LiveTimer
 from quire.engine.persistence.disk_cache import DiskCache
@@ -23,6 +21,8 @@ from quire.scheduler.request import Event, NewRequest, Resumed
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 from quire.scheduler.usage.ledger import UsageUpdate
+from quire.storage.disk.counts import DiskStats
+from quire.storage.network.counts import TransferStats
 
 
 class StepOutput(NamedTuple):

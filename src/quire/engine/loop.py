@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.cache.persistence.counts import DiskStats
-from quire.cache.transfer.counts import TransferStats
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
 from quire.engine.messages import (
@@ -21,6 +19,8 @@ from quire.engine.messages import (
 )
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.step import Delta, Refusal
+from quire.storage.disk.counts import DiskStats
+from quire.storage.network.counts import TransferStats
 
 
 class MessageResults(NamedTuple):

@@ -9,15 +9,15 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.kv_events import KVEvent
-from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
-from quire.cache.transfer.counts import TransferStats
 from quire.engine.failure_kind import FailureKind
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
 from quire.scheduler.usage.ledger import NOTHING_USED, UsageUpdate
+from quire.storage.disk.counts import DiskStats
+from quire.storage.network.counts import TransferStats
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):

@@ -25,10 +25,10 @@ from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
 from quire.engine.imports import import_engine
-from quire.engine.launch import Descriptors
 from quire.engine.messages import Failed, Loading, Ready
 from quire.engine.process_setup import FAILED, prepare_process, set_process_name, set_up_log
 from quire.engine.running_record import RunningRecord, RunningRequests
+from quire.engines.process.launch import Descriptors
 from quire.process_age import process_age_s
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.transfers import Place, TakenIn, Transfers
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
+from quire.cache.transfers import Place, TakenIn, Transfers
 from quire.extras import how_to_install
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quire.distributed.config import ReplicaRouting
 from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionConfig
+from quire.engines.ray.config import ReplicaRouting
 
 BUNDLED = "bundled"
 """MODEL for the model that ships with Quire. A folder of that name is written `./bundled`."""

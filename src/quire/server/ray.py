@@ -17,18 +17,18 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
-from quire.distributed.config import ReplicationConfig
-from quire.distributed.replicated_engine import ReplicatedEngine
-from quire.distributed.serve import ENGINE, Cluster, ServeReplicas, bound_engine
 from quire.engine.config import EngineConfig
-from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engines.process.subscriber import EngineSubscriber
+from quire.engines.protocol import OpenEngine
+from quire.engines.ray.config import ReplicationConfig
+from quire.engines.ray.replicated_engine import ReplicatedEngine
+from quire.engines.ray.serve import ENGINE, Cluster, ServeReplicas, bound_engine
+from quire.server.app.app import build_app, build_service
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import read_config
 from quire.server.config import ServedModelConfig, ServerConfig
-from quire.server.engine_protocol import OpenEngine
-from quire.server.http.app import build_app, build_service
-from quire.server.service import Service
+from quire.server.generation.service import Service
 from quire.server.sources import Sources
 
 FRONT_END = "front-end"

@@ -70,7 +70,7 @@ def test_streams_together_equal_their_solo_runs_and_all_engines_work(
     assert server.metric("quire:num_requests_running") == 0
 
 
-@pytest.mark.long  # tests/distributed/local kills one of two engines in every run
+@pytest.mark.long  # tests/engines/local kills one of two engines in every run
 def test_a_killed_engine_under_load_loses_nothing(server: ServerProcess) -> None:
     prompts = [f"{index} said the king" for index in range(12)]
     alone = asyncio.run(texts(server, prompts, None))

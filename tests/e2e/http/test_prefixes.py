@@ -130,7 +130,7 @@ def test_another_engine_pins_it_again(server: ServerProcess) -> None:
     assert eventually(lambda: num_cached(server) >= 0 and blocks(server)["pinned"] == 0, 10)
 
 
-@pytest.mark.long  # tests/server/prefixes has the terms of keys in every run
+@pytest.mark.long  # tests/server/apis/prefixes has the terms of keys in every run
 def test_keys_have_nothing_of_each_other(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("key-of-ann ann\nkey-of-bob bob\n")

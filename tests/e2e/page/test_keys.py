@@ -9,7 +9,7 @@ from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from tests.e2e.page.watched_page import WatchedPage
-from tests.server.live.frames import entered, event, progress
+from tests.server.observability.live.frames import entered, event, progress
 from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import Served, plain_config, serving
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from quire.scheduler.live.live_frame import LiveFrame
-from quire.server.live.live_feed import INTERVAL_S
+from quire.server.observability.live.live_feed import INTERVAL_S
 from tests.e2e.page.test_real_server import DOCS, shoot
 from tests.e2e.page.watched_page import SIZE, WatchedPage
 from tests.e2e.server_process import ServerProcess, server_process
-from tests.server.live.frames import two_requests, whole
+from tests.server.observability.live.frames import two_requests, whole
 from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import Served, eventually
 

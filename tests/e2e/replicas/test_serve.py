@@ -16,10 +16,6 @@ from functools import partial
 import psutil
 import pytest
 
-from quire.distributed.config import ReplicaRouting, ReplicationConfig
-from quire.distributed.messages import Call, Collect, decode_collected, encode
-from quire.distributed.replicated_engine import ReplicatedEngine
-from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
     EngineConfig,
@@ -28,15 +24,19 @@ from quire.engine.config import (
     SchedulingConfig,
     SupervisionConfig,
 )
-from quire.engine.supervision.end_cause import EndCause
+from quire.engines.process.client import Phase
+from quire.engines.process.end_cause import EndCause
+from quire.engines.ray.config import ReplicaRouting, ReplicationConfig
+from quire.engines.ray.messages import Call, Collect, decode_collected, encode
+from quire.engines.ray.replicated_engine import ReplicatedEngine
 from quire.scheduler.reasons import Reason
-from tests.distributed.test_replicated_engine import begun, read, request, route_of
 from tests.e2e.server_process import engines_of
 from tests.engine.recording_subscriber import RecordingSubscriber
+from tests.engines.ray.test_replicated_engine import begun, read, request, route_of
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 with warnings.catch_warnings(action="ignore"):  # of what Ray itself imports
-    from quire.distributed.serve import Cluster, ServeReplicas
+    from quire.engines.ray.serve import Cluster, ServeReplicas
 
 CONFIG = EngineConfig(
     ModelConfig(TOY_MODEL),

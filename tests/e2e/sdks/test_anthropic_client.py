@@ -10,7 +10,7 @@ from anthropic.types import MessageParam, OutputConfigParam, TextBlockParam, Too
 from pydantic import BaseModel
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
-from tests.server.anthropic import joined
+from tests.server.apis.anthropic import joined
 
 HELLO: list[MessageParam] = [{"role": "user", "content": "Who art thou?"}]
 KEY = "key-of-the-tests"
@@ -176,7 +176,7 @@ def test_a_call_is_streamed_as_it_is_made(client: anthropic.Anthropic) -> None:
     assert first.type == "tool_use" and first.input["thing"] in ("sword", "crown")
 
 
-@pytest.mark.long  # a server of its own; tests/server/anthropic has reasoning in every run
+@pytest.mark.long  # a server of its own; tests/server/apis/anthropic has reasoning in every run
 def test_reasoning_is_a_block_that_can_be_sent_back(thinking: anthropic.Anthropic) -> None:
     """The schema has the model go on to an answer, whenever its reasoning is closed."""
     asked: list[MessageParam] = [*HELLO, {"role": "assistant", "content": "<think>"}]

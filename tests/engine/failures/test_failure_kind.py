@@ -7,8 +7,8 @@ import torch
 from quire.engine.channel import Channel
 from quire.engine.config import EngineConfig, ModelConfig
 from quire.engine.failure_kind import DeviceFailed, FailureKind, kind_of
-from quire.engine.launch import launch
 from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready
+from quire.engines.process.launch import launch
 
 
 @pytest.mark.parametrize(

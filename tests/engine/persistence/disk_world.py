@@ -8,10 +8,7 @@ from pathlib import Path
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import WriteBehind
 from quire.cache.sharing import OPEN, SharingTerms
-from quire.cache.transfer.transfer import Transfer
 from quire.engine.engine import Beside, Engine
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.disk_cache import DiskCache
@@ -22,6 +19,9 @@ from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta
+from quire.storage.disk.store import BlockStore
+from quire.storage.disk.write_behind import WriteBehind
+from quire.storage.network.transfer import Transfer
 from tests.engine.toy_engine import MAX_MODEL_LEN, VOCAB_SIZE, Shape, scheduler_config
 
 FINGERPRINT = bytes(range(32))

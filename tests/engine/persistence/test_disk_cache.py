@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.cache.persistence.extent_file import read_extent
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.reasons import Reason
+from quire.storage.disk.extent_file import read_extent
 from tests.engine.persistence.disk_world import SLOW, ask, disk_world, eventually
 from tests.engine.toy_engine import Shape, alone
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from quire.cache.sharing import OPEN, SharingTerms
-from quire.cache.transfer.counts import TransferStats
 from quire.scheduler.reasons import Reason
-from tests.cache.transfer.ends import ends_of, free_address
-from tests.cache.transfer.proxy import Proxy
+from quire.storage.network.counts import TransferStats
 from tests.engine.persistence.disk_world import DiskWorld, ask, eventually
 from tests.engine.persistence.test_disk_cache import PROMPT, SHAPE, SHAPES, extents_of
 from tests.engine.toy_engine import Shape, alone
+from tests.storage.network.ends import ends_of, free_address
+from tests.storage.network.proxy import Proxy
 
 
 @contextmanager

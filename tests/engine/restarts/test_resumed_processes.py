@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from quire.engine.channel import Channel
-from quire.engine.launch import launch
 from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready, Submit
+from quire.engines.process.launch import launch
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Resumed, Sampling, Stopping
 from quire.scheduler.step import Delta

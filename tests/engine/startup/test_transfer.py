@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.cache.persistence.store import BlockStore
 from quire.engine.config import MemoryConfig
 from quire.engine.startup.transfer import check_transfer, open_transfer
+from quire.storage.disk.store import BlockStore
 
 DISK = MemoryConfig(prefix_cache_dir="/dev/shm/x", prefix_cache_bytes=1 << 20)
 HERE, THERE = "127.0.0.1:7100", "10.0.0.1:7100"

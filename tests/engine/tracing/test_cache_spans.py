@@ -19,9 +19,9 @@ from quire.cache.admission import BlocksMissing
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.transfers import Transfers
 from quire.cache.pins import Pins
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
+from quire.cache.transfers import Transfers
 from quire.engine.tracing import TracedKVCache, TracedPins
 
 CHUNK = 6

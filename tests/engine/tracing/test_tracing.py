@@ -21,7 +21,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
     EngineConfig,
@@ -31,11 +30,12 @@ from quire.engine.config import (
     SupervisionConfig,
     TracingConfig,
 )
-from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build import build_engine
-from quire.engine.supervision.supervisor import EngineSupervisor
-from quire.engine.token_stream import TokenStream
+from quire.engines.process.client import Phase
+from quire.engines.process.flight_ring import FlightRing
+from quire.engines.process.supervisor import EngineSupervisor
+from quire.engines.process.token_stream import TokenStream
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.http.listen import bind
@@ -318,7 +318,7 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
 WITHOUT = """
 import sys, time
 from quire.cache.kv_cache import KVCache
-from quire.engine.recording.flight_ring import FlightRing
+from quire.engines.process.flight_ring import FlightRing
 from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build import build_engine
 from quire.engine.config import EngineConfig, ModelConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.distributed.local.configs import engine_configs
+from quire.engines.local.configs import engine_configs
 from quire.server.cli.option_values import MAX_ENGINES, InvalidOption
 from tests.server.cli.test_settings import config_of
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from quire.distributed.config import ReplicaRouting
+from quire.engines.ray.config import ReplicaRouting
 from quire.extras import how_to_install
 from quire.server.cli.main import main
 from quire.server.cli.option_values import InvalidOption
@@ -50,7 +50,7 @@ def test_without_ray_it_is_said_how_to_install_it(
 
 
 def test_nothing_of_ray_is_imported_without_replicas() -> None:
-    modules = "quire.server.cli.commands, quire.server.http.serve, quire.distributed.replicas"
+    modules = "quire.server.cli.commands, quire.server.app.serve, quire.engines.ray.replicas"
     tested = f"import sys, {modules}; print('ray' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", tested], capture_output=True, text=True, check=True

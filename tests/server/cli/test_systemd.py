@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.server.app.notifier import NotifyTarget
 from quire.server.cli.commands import on_inherited
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.systemd import FIRST_DESCRIPTOR, inherited_socket, notify_target
 from quire.server.http.listen import CannotListen, adopt, bind
-from quire.server.http.notifier import NotifyTarget
 from tests.server.cli.test_settings import config_of
 
 PID = 4321

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from quire.engine.client import Phase
 from quire.engine.messages import ScoreFacts
+from quire.engines.process.client import Phase
 from quire.server.config import ApiKey
 from tests.server.served import BUNDLED, MODEL, Served, eventually, plain_config, serving
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from quire.server.http.sliced_json import SLICE, encode_sliced
-from quire.server.openai.protocol.wire import (
+from quire.server.apis.openai.wire import (
     CompletionChoice,
     CompletionLogprobs,
     PromptLogprob,
 )
+from quire.server.http.sliced_json import SLICE, encode_sliced
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, SLICE, SLICE + 1, 3 * SLICE, 3 * SLICE + 1])

@@ -10,8 +10,8 @@ import pytest
 
 from quire.engine.config import RecordingConfig
 from quire.engine.recording.flight_file import read_file
-from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.recording.ring import RingWriter, create_ring
+from quire.engines.process.flight_ring import FlightRing
 from quire.server.config import ServerConfig
 from tests.engine.recording.test_flight_file import DATA
 from tests.server.models.several import TWO, serving_two, two_models

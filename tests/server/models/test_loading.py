@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.server.config import ApiKey, LoadTime, ServedModelConfig, ServerConfig
-from tests.server.batches.batch_files import encode, line
+from tests.server.apis.batches.batch_files import encode, line
 from tests.server.models.several import (
     ONE,
     TWO,

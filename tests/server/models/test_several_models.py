@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.server.config import LoadTime
-from quire.server.requests.input_reader import MEDIUM_BYTES
+from quire.server.generation.input_reader import MEDIUM_BYTES
 from tests.server.models.several import (
     ONE,
     SAYS,

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.engine.messages import EngineOutput
-from quire.engine.supervision.end_cause import EndCause
+from quire.engines.process.end_cause import EndCause
 from quire.scheduler.step import GAUGES, Stats
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram

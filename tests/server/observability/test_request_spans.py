@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event as TimelineEvent
 from quire.scheduler.step import Finish
+from quire.server.http.trace_context import TraceContext
 from quire.server.observability.request_record import RequestRecord, parts_of
 from quire.server.observability.request_spans import MAX_BATCH, MAX_QUEUED, Drop, RequestSpans
-from quire.server.observability.trace_context import TraceContext
 from tests.server.served import eventually
 
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", None, "00f067aa0ba902b7", is_sampled=True)

@@ -17,10 +17,10 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import NO_STATS, Delta, Finish
 from quire.server.config import ApiKey
+from quire.server.generation.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timeline_view import TimelineOut, show
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
-from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.tenancy.tenants import Arrival, Tenant
 from tests.server.served import Served, eventually, plain_config, serving
 

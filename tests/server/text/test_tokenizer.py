@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.server.errors import RequestError
-from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
-from quire.server.requests.prompts import encode
+from quire.server.generation.prompts import encode
+from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS

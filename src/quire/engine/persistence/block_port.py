@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.transfers import Place, Transfers
+from quire.cache.transfers import Place, Transfers
 from quire.models.batch import Model
 from quire.models.block_rows import BlockRows
 from quire.scheduler.prefix_waits import Loads

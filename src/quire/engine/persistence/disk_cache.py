@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from quire.cache.block_hash import group_key
 from quire.cache.chain import Chain, Content
-from quire.cache.persistence.counts import DiskStats
-from quire.cache.transfer.counts import TransferStats
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.loading import Loading, Source
 from quire.engine.persistence.stores import Stores
 from quire.engine.persistence.unsaved import Unsaved
 from quire.scheduler.reasons import LoadSource
+from quire.storage.disk.counts import DiskStats
+from quire.storage.network.counts import TransferStats
 
 
 class DiskCache:

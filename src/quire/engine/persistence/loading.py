@@ -16,11 +16,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from quire.cache.chain import Chain, Content
-from quire.cache.persistence.block_header import identity_of
-from quire.cache.persistence.block_source import BlockSource
-from quire.cache.persistence.transfers import Place
+from quire.cache.transfers import Place
 from quire.engine.persistence.block_port import BlockPort, row_views
 from quire.scheduler.reasons import LoadSource
+from quire.storage.disk.block_header import identity_of
+from quire.storage.disk.block_source import BlockSource
 
 logger = logging.getLogger(__name__)
 

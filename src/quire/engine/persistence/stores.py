@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import WriteBehind
-from quire.cache.transfer.counts import TransferStats
-from quire.cache.transfer.transfer import Transfer
+from quire.storage.disk.store import BlockStore
+from quire.storage.disk.write_behind import WriteBehind
+from quire.storage.network.counts import TransferStats
+from quire.storage.network.transfer import Transfer
 
 
 class Stores(NamedTuple):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from quire.cache.block_hash import group_key
 from quire.cache.chain import Content
-from quire.cache.persistence.block_header import BlockIdentity, identity_of
-from quire.cache.persistence.write_behind import UnsavedBlock
 from quire.engine.persistence.block_port import BlockPort, row_views
 from quire.engine.persistence.stores import Stores
 from quire.models.kv.streams import Mark
+from quire.storage.disk.block_header import BlockIdentity, identity_of
+from quire.storage.disk.write_behind import UnsavedBlock
 
 PATIENCE_S = 0.25
 """Blocks wait so long for others, so that a step copies many or none."""

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
-from quire.engine.launch import run_module
 from quire.engine.process_setup import die_with_parent, has_other_threads, is_main_thread
+from quire.engines.process.launch import run_module
 
 logger = logging.getLogger(__name__)
 

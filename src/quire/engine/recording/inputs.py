@@ -12,8 +12,8 @@ import msgspec
 from quire.cache.block_copies import CopyTime
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import BlockUsage
-from quire.cache.persistence.transfers import Place, TakenIn
 from quire.cache.snapshot.cache_snapshot import restored_chain
+from quire.cache.transfers import Place, TakenIn
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
 from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, Resumed, TokenLogprobs

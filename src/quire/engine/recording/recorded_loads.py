@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from quire.cache.chain import Chain
-from quire.cache.persistence.transfers import Place, TakenIn, Transfers
 from quire.cache.snapshot.digest_numbers import runs_of
+from quire.cache.transfers import Place, TakenIn, Transfers
 from quire.engine.recording.inputs import ChainAsked, LoadBegun, LoadEnded, TookIn
 from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.accounts import Counters

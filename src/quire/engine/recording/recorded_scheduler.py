@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.transfers import Transfers
 from quire.cache.sharing import SharingTerms
+from quire.cache.transfers import Transfers
 from quire.engine.recording.inputs import (
     Aborted,
     Added,

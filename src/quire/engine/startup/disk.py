@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
-from quire.cache.persistence.files import open_folder
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import WriteBehind
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.persistence.block_port import BlockPort
@@ -23,6 +20,9 @@ from quire.models.batch import Model
 from quire.models.block_rows import KeepsBlocks
 from quire.models.kv.kv_rows import staging_rows
 from quire.scheduler.scheduler import Scheduler
+from quire.storage.disk.files import open_folder
+from quire.storage.disk.store import BlockStore
+from quire.storage.disk.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from xxhash import xxh3_128
 
 from quire.cache.layout import Layout
-from quire.cache.persistence.extent_file import FORMAT
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.messages import EngineFacts
+from quire.storage.disk.extent_file import FORMAT
 
 HASHED = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth", "config.json", "**/*.py")
 """The files of a checkpoint that make its numbers."""

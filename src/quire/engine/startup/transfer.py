@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from quire.cache.persistence.counts import Counts
-from quire.cache.persistence.store import BlockStore
-from quire.cache.transfer.address import Address, parse_address, read_secret
-from quire.cache.transfer.counts import NO_TRANSFER
-from quire.cache.transfer.listener import Listener, open_socket
-from quire.cache.transfer.peer_store import PeerStore
-from quire.cache.transfer.transfer import Transfer
-from quire.cache.transfer.wire import Credentials
 from quire.engine.config import MemoryConfig
+from quire.storage.disk.counts import Counts
+from quire.storage.disk.store import BlockStore
+from quire.storage.network.address import Address, parse_address, read_secret
+from quire.storage.network.counts import NO_TRANSFER
+from quire.storage.network.listener import Listener, open_socket
+from quire.storage.network.peer_store import PeerStore
+from quire.storage.network.transfer import Transfer
+from quire.storage.network.wire import Credentials
 
 
 def check_transfer(config: MemoryConfig) -> None:

@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
-from quire.distributed.local.configs import engine_configs
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.grammar.tokenizer_facts import TokenizerError
-from quire.engine.supervision.engine_starter import EngineStarter
+from quire.engines.local.configs import engine_configs
+from quire.engines.process.engine_starter import EngineStarter
 from quire.extras import how_to_install
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, check_local
 from quire.process_age import uncollected
 from quire.progress import log_format
+from quire.server.app.exit_codes import FAILED_START, USAGE_ERROR
+from quire.server.app.notifier import Notifier
 from quire.server.cli.arguments import build_parser, unknown_flag
 from quire.server.cli.config_table import config_table
 from quire.server.cli.default_model import with_default_model
-from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
@@ -37,12 +38,11 @@ from quire.server.cli.systemd import inherited_socket, notify_target
 from quire.server.config import LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
-from quire.server.http.notifier import Notifier
 from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import find_folder
 
 if TYPE_CHECKING:
-    from quire.server.engine_protocol import OpenEngine
+    from quire.engines.protocol import OpenEngine
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def _run(
     notifier: Notifier,
     open_engine: "OpenEngine",
 ) -> int:
-    from quire.server.http.serve import run
+    from quire.server.app.serve import run
 
     return run(config, listener, open_engine, tls, notifier)
 
@@ -115,7 +115,7 @@ def run_with_engines(config: ServerConfig, run: Callable[["OpenEngine"], int]) -
             logger.error("cannot start: the engine process cannot be run: %s", error)
             return FAILED_START
         with uncollected():  # a web server takes a while, and `quire --help` needs none
-            from quire.server.opener import opener
+            from quire.engines.opener import opener
 
         return run(opener(config.supervision, starter))
 
@@ -126,7 +126,7 @@ def run_with_replicas(
     """Run a server whose engines are replicas on Ray Serve. Return the exit code."""
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # lines of several replicas are alike
     with uncollected():
-        from quire.distributed.ray_log import json_on_stderr
+        from quire.engines.ray.ray_log import json_on_stderr
         from quire.server.ray import cluster_of, opener_in
 
     cluster = cluster_of(config, environ.get("RAY_ADDRESS"))

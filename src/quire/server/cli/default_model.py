@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from quire.models.config import ModelDtype
-from quire.server.cli.exit_codes import FAILED_START
+from quire.server.app.exit_codes import FAILED_START
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import is_given
 from quire.server.config import BUNDLED, ServerConfig

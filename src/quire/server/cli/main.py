@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from quire.server.cli.exit_codes import FAILED_START, KILLED_BY
+from quire.server.app.exit_codes import FAILED_START, KILLED_BY
 from quire.server.cli.output import OutputLost, flush
 
 CLEANING_UP = frozenset(("bench", "chat", "top"))

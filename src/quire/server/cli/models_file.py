@@ -16,8 +16,8 @@ from typing import NamedTuple
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import InvalidOption, name_list, one_of, seconds, text
 from quire.server.cli.options import OPTIONS
-from quire.server.cli.suggestion import closest
 from quire.server.config import LoadTime
+from quire.server.suggestion import closest
 
 OF_SERVER = frozenset(("otlp_traces_endpoint",))
 """Options of engines that one server has once."""

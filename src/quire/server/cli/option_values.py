@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from quire.cache.transfer.address import parse_address
+from quire.storage.network.address import parse_address
 
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 BYTES = re.compile(r"([1-9][0-9]{,18}) *([KMGT]?)(?:iB)?")

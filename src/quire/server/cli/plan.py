@@ -12,7 +12,7 @@ import msgspec
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.planning.plan import Lengths, Plan, PlanRequest, build_plan
 from quire.planning.report import diff_lines, lines_of
-from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
+from quire.server.app.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line

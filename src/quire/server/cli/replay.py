@@ -9,7 +9,7 @@ import msgspec
 
 from quire.engine.recording.flight_file import FlightFileError, load_file
 from quire.progress import Progress
-from quire.server.cli.exit_codes import DIFFERS, USAGE_ERROR
+from quire.server.app.exit_codes import DIFFERS, USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.simulation.replay import replay
 from quire.simulation.report import lines_of, report_of

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import uvloop
 
-from quire.engine.supervision.engine_starter import EngineStarter
+from quire.engines.opener import opener
+from quire.engines.process.engine_starter import EngineStarter
 from quire.progress import Progress
-from quire.server.batches.batch_run import BatchStopped
-from quire.server.batches.lines import BatchIndex, LineLimits
-from quire.server.batches.run_file import FileRefused, FileResult, check_lines, run_file
-from quire.server.cli.exit_codes import FAILED_START, KILLED_BY, USAGE_ERROR
+from quire.server.apis.batches.batch_run import BatchStopped
+from quire.server.apis.batches.lines import BatchIndex, LineLimits
+from quire.server.app.app import build_service
+from quire.server.app.batch_file import FileRefused, FileResult, check_lines, run_file
+from quire.server.app.exit_codes import FAILED_START, KILLED_BY, USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.server.config import ServerConfig
-from quire.server.http.app import build_service
-from quire.server.opener import opener
 from quire.server.sources import Sources
 
 

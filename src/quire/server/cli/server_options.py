@@ -3,8 +3,8 @@
 They stand behind those of the engine in the table of `options.py`.
 """
 
-from quire.distributed.config import ReplicaRouting
 from quire.engine.config import LogFormat, LogLevel
+from quire.engines.ray.config import ReplicaRouting
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
     MAX_REPLICAS,

@@ -21,8 +21,8 @@ from quire.server.cli.option_values import (
 )
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.served_models import section_of, served_models
-from quire.server.cli.suggestion import closest
 from quire.server.config import CertReqs, ServerConfig
+from quire.server.suggestion import closest
 from quire.server.tenancy.api_keys import read_api_keys
 
 PLAIN_LISTS = (key_list, name_list, model_list)

@@ -16,7 +16,7 @@ from quire.output_files import check_plotting
 from quire.process_age import uncollected
 from quire.progress import Progress
 from quire.scheduler.policy import PolicyName
-from quire.server.cli.exit_codes import USAGE_ERROR
+from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.simulation.against_record import (
     ScheduleDiffers,

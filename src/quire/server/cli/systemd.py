@@ -7,9 +7,9 @@ import re
 import socket
 from collections.abc import MutableMapping
 
+from quire.server.app.notifier import NotifyTarget
 from quire.server.cli.option_values import InvalidOption
 from quire.server.http.listen import CannotListen, adopt
-from quire.server.http.notifier import NotifyTarget
 
 FIRST_DESCRIPTOR = 3
 NUMBER = re.compile(r"[0-9]{1,18}")

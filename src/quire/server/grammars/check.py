@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quire.engine.grammar.limits import parser_limits
 from quire.server.errors import RequestError
+from quire.server.generation.protocol.structured import GrammarKind
 from quire.server.grammars.compose import Grammar
-from quire.server.openai.protocol.structured import GrammarKind
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -12,8 +12,8 @@ from decimal import Decimal
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from quire.server.cli.suggestion import closest
 from quire.server.errors import RequestError
+from quire.server.suggestion import closest
 
 MAX_PATH_CHARS = 200
 MAX_WARNED = 8

@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from quire.server.anthropic.errors import is_of_messages, message_error
+from quire.server.apis.anthropic.errors import is_of_messages, message_error
 from quire.server.errors import (
     RequestError,
     error_body,

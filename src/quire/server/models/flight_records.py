@@ -5,7 +5,7 @@ file while the engine goes on.
 import logging
 
 from quire.engine.recording.flight_file import FileKind
-from quire.engine.recording.flight_ring import FlightRecord, FlightRing
+from quire.engines.process.flight_ring import FlightRecord, FlightRing
 from quire.server.errors import CONFLICT, NOT_FOUND, SERVER_ERROR, RequestError
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel

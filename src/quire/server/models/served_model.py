@@ -5,19 +5,20 @@ import logging
 from functools import partial
 from typing import NamedTuple
 
-from quire.engine.client import Phase
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.recording.flight_file import FileKind
-from quire.engine.supervision.end_cause import EndCause
+from quire.engines.process.client import Phase
+from quire.engines.process.end_cause import EndCause
+from quire.engines.protocol import EngineProtocol, OpenEngine
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.step import Delta
 from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, ServerConfig
-from quire.server.engine_protocol import EngineProtocol, OpenEngine
 from quire.server.errors import EngineGone, ModelLoading
+from quire.server.generation.structured_outputs import vocabulary_of
 from quire.server.grammars.check import prepare_check
-from quire.server.live.live_feed import LiveFeed
+from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.models.lifecycle import (
     Actions,
     Lifecycle,
@@ -25,20 +26,19 @@ from quire.server.models.lifecycle import (
     ModelState,
     WaitLimits,
 )
+from quire.server.models.model_prefixes import ModelPrefixes
 from quire.server.models.output_formats import OutputFormats, describe_tool_calls, output_formats
-from quire.server.observability.kv_event_feed import KVEventFeed
-from quire.server.observability.metrics import ModelMetrics
-from quire.server.observability.timelines import Timelines
-from quire.server.prefixes.model_prefixes import ModelPrefixes
-from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
-from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from quire.server.requests.structured_outputs import vocabulary_of
-from quire.server.sources import Sources
-from quire.server.tenancy.shared_prefixes import (
+from quire.server.models.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from quire.server.models.shared_prefixes import (
     SharedPrefixError,
     SharedPrefixes,
     load_shared_prefixes,
 )
+from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.live.live_feed import LiveFeed
+from quire.server.observability.metrics import ModelMetrics
+from quire.server.observability.timelines import Timelines
+from quire.server.sources import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quire.cache.persistence.counts import NO_DISK, DiskStats
-from quire.cache.transfer.counts import NO_TRANSFER, TransferStats
 from quire.engine.messages import EngineFacts, EngineOutput
-from quire.engine.supervision.end_cause import EndCause
+from quire.engines.process.end_cause import EndCause
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import GAUGES, NO_STATS, Finish, Stats
 from quire.server.observability.flight_record_counts import FlightRecordCounts
@@ -24,7 +22,9 @@ from quire.server.observability.metric import UP_TO_MODEL_LENGTH, MetricKind
 from quire.server.observability.metric_table import METRICS, buckets_up_to
 from quire.server.observability.request_spans import Drop
 from quire.server.tenancy.tenants import Arrival
-from quire.server.usage.accounts import ModelAccounts, RateAccounts, RequestEnd
+from quire.server.tenancy.usage_accounts import ModelAccounts, RateAccounts, RequestEnd
+from quire.storage.disk.counts import NO_DISK, DiskStats
+from quire.storage.network.counts import NO_TRANSFER, TransferStats
 
 
 def _added(before: Stats, stats: Stats) -> Stats:

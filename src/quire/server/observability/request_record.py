@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from quire.scheduler.step import Finish
+from quire.server.http.trace_context import TraceContext
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timeline_view import beginnings
-from quire.server.observability.trace_context import TraceContext
 
 
 class RequestRecord(NamedTuple):

@@ -17,8 +17,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
+from quire.server.http.trace_context import TraceContext
 from quire.server.observability.request_record import Part, RequestRecord, parts_of
-from quire.server.observability.trace_context import TraceContext
 
 NS_PER_S = 1_000_000_000
 MAX_CHOICES = 16

@@ -14,7 +14,7 @@ from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Delta, Finish
-from quire.server.requests.context import RequestContext
+from quire.server.generation.context import RequestContext
 
 MAX_LISTED = 100
 """So many timelines are listed."""

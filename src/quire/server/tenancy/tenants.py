@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from quire.server.config import ApiKey
 from quire.server.errors import FORBIDDEN, RequestError
-from quire.server.observability.request_log import RequestFigures
-from quire.server.observability.trace_context import TraceContext
+from quire.server.http.trace_context import TraceContext
 from quire.server.tenancy.rates import KeyRates, build_rates
+from quire.server.tenancy.request_log import RequestFigures
 
 ARRIVAL = "quire.arrival"
 """The key under which the ASGI scope of a request holds its `Arrival`."""

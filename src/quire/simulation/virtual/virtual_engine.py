@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
-from quire.cache.persistence.transfers import Place
+from quire.cache.transfers import Place
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler

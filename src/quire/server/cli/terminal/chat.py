@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 
 from quire.bench.exchange import parse_address
+from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.arguments import text_of
-from quire.server.cli.exit_codes import USAGE_ERROR
 from quire.terminal.requirements import CannotRun, check_libraries, check_terminal
 
 SAMPLING = (
@@ -37,7 +37,7 @@ def chat_command(
         print(f"quire chat: {error}", file=sys.stderr)
         return USAGE_ERROR
     # Imported here: other commands need none of it, and may lack the libraries.
-    from quire.server.openai.protocol.fields import GenerationFields
+    from quire.server.generation.protocol.fields import GenerationFields
     from quire.terminal.chat import ChatOptions, run_chat
     from quire.terminal.sampling_options import rules_of_schema
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from quire.doctor.examination import Subject, examine, has_failed
 from quire.doctor.finding import Finding, Section, fail, ok, warn
 from quire.doctor.report import json_of, lines_of
-from quire.server.cli.exit_codes import FAILED_START
+from quire.server.app.exit_codes import FAILED_START
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import read_config, unknown_variables

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 
 from quire.bench.exchange import parse_address
+from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.arguments import text_of
-from quire.server.cli.exit_codes import USAGE_ERROR
 from quire.terminal.requirements import CannotRun, check_libraries, check_terminal
 
 INSTEAD = "without one read /metrics, or /v1/live as a stream of events"

@@ -1,0 +1,58 @@
+"""Routes of OpenAI's API: completions, chat, and the tokenizer."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.server.apis.openai.answer_writer import ChunkWriter
+from quire.server.apis.openai.chat_response_builder import ChatResponseBuilder
+from quire.server.apis.openai.completion_response_builder import CompletionResponseBuilder
+from quire.server.apis.openai.response import GenerationResponse
+from quire.server.generation.generation_stream import GenerationStream
+from quire.server.generation.input_parser import InputKind
+from quire.server.generation.intake import RequestIntake
+from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.generation.service import Service
+
+
+class TextRoutes:
+    """Handlers of every route that needs the engine or the tokenizer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._intake = RequestIntake(service)
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the application that these handlers serve."""
+        return (
+            Route(COMPLETIONS, self.completions, methods=["POST"]),
+            Route(CHAT, self.chat, methods=["POST"]),
+            Route(f"{COMPLETIONS}/render", self.render_completion, methods=["POST"]),
+            Route(f"{CHAT}/render", self.render_chat, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+        )
+
+    async def completions(self, request: Request) -> Response:
+        context, serving = await self._intake.context(request, InputKind.COMPLETION, "cmpl")
+        generation = GenerationStream(context, self._service, serving)
+        builder = CompletionResponseBuilder(context, serving.tokenizer.token_bytes)
+        return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
+
+    async def chat(self, request: Request) -> Response:
+        context, serving = await self._intake.context(request, InputKind.CHAT, "chatcmpl")
+        generation = GenerationStream(context, self._service, serving)
+        builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
+        return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
+
+    async def render_completion(self, request: Request) -> Response:
+        return await self._intake.answer(request, InputKind.RENDER_COMPLETION)
+
+    async def render_chat(self, request: Request) -> Response:
+        return await self._intake.answer(request, InputKind.RENDER_CHAT)
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._intake.answer(request, InputKind.TOKENIZE)
+
+    async def detokenize(self, request: Request) -> Response:
+        return await self._intake.answer(request, InputKind.DETOKENIZE)

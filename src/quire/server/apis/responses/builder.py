@@ -1,0 +1,80 @@
+"""The object of a response: what the client asked, what came of it so far, and how it ended."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from quire.server.apis.openai.wire import CachedTokens, CompletionTokensDetails, Usage
+from quire.server.apis.responses.asked import AskedResponse
+from quire.server.apis.responses.protocol import (
+    Anything,
+    FailureDetails,
+    IncompleteDetails,
+    ResponseBody,
+    ResponseUsage,
+)
+
+
+class Origin(NamedTuple):
+    """The id of a response, when it was created (seconds since 1970), and the name of its model;
+    whether it is stored."""
+
+    id: str
+    created_s: int
+    model: str
+    is_stored: bool = False
+
+
+class BodyBuilder:
+    """Builds the object of one response, again for each time that it is told."""
+
+    def __init__(self, asked: AskedResponse, origin: Origin) -> None:
+        self.origin = origin
+        self._asked = asked
+
+    def body(
+        self,
+        status: str,
+        output: tuple[Anything, ...] = (),
+        usage: Usage | None = None,
+        failure: FailureDetails | None = None,
+    ) -> ResponseBody:
+        """Return the response as it is now."""
+        asked, origin, raw = self._asked, self.origin, msgspec.Raw
+        is_cut = status == "incomplete"
+        return ResponseBody(
+            id=origin.id,
+            created_at=origin.created_s,
+            model=origin.model,
+            status=status,
+            output=output,
+            usage=None if usage is None else _usage(usage),
+            incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
+            instructions=raw(asked.instructions),
+            metadata=raw(asked.metadata),
+            parallel_tool_calls=asked.parallel_tool_calls,
+            tool_choice=raw(asked.tool_choice),
+            tools=raw(asked.tools),
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_logprobs=asked.top_logprobs,
+            max_output_tokens=asked.max_output_tokens,
+            reasoning={"effort": asked.effort, "summary": None},
+            text=raw(asked.text),
+            user=raw(asked.user),
+            error=failure,
+            previous_response_id=asked.previous_response_id,
+            background=asked.background,
+            store=origin.is_stored,
+        )
+
+
+def _usage(usage: Usage) -> ResponseUsage:
+    details = usage.completion_tokens_details or CompletionTokensDetails(0)
+    return ResponseUsage(
+        usage.prompt_tokens,
+        usage.prompt_tokens_details or CachedTokens(0),
+        usage.completion_tokens,
+        details,
+        usage.total_tokens,
+    )

@@ -1,0 +1,240 @@
+"""The application: routes, errors in OpenAI's shape, and the engine's life around them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire import __version__
+from quire.engines.protocol import OpenEngine
+from quire.server.apis.anthropic.routes import MessageRoutes
+from quire.server.apis.batches.line_runner import LineRunner
+from quire.server.apis.batches.queue import BatchQueue
+from quire.server.apis.batches.routes import BatchRoutes
+from quire.server.apis.batches.store import StoreLimits, open_store
+from quire.server.apis.embeddings.routes import EmbeddingRoutes
+from quire.server.apis.openai.text_routes import TextRoutes
+from quire.server.apis.prefixes.routes import PrefixRoutes
+from quire.server.apis.responses.routes import ResponseRoutes
+from quire.server.apis.scoring.routes import ScoringRoutes
+from quire.server.app.cache_routes import CacheRoutes
+from quire.server.app.field_names import known_part
+from quire.server.app.health_routes import HealthRoutes
+from quire.server.app.introspection_routes import IntrospectionRoutes
+from quire.server.app.live.routes import LiveRoutes
+from quire.server.app.middleware import DOCS_ASSETS, RequestMiddleware
+from quire.server.app.models.routes import ModelRoutes
+from quire.server.app.openapi.document import describe
+from quire.server.app.openapi.routes import ROUTE_PATHS
+from quire.server.app.page.routes import PageRoutes
+from quire.server.app.usage.routes import UsageRoutes
+from quire.server.config import ServedModelConfig, ServerConfig
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.generation.service import Observers, Service
+from quire.server.http.compression import Compression
+from quire.server.http.json_responses import error_response
+from quire.server.http.trace_context import TRACEPARENT
+from quire.server.models.model_prefixes import ModelPrefixes
+from quire.server.models.served_model import ServedModel, Subscribers
+from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.live.live_feed import LiveFeed
+from quire.server.observability.load_header import REPORT_HEADER
+from quire.server.observability.loop_lag import LoopLagTimer
+from quire.server.observability.metrics import ModelMetrics, ServerMetrics
+from quire.server.observability.timelines import Timelines
+from quire.server.sources import Sources
+from quire.server.tenancy.rates import RATE_HEADERS
+from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
+
+logger = logging.getLogger(__name__)
+
+CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
+EXPOSED_HEADERS = (
+    *("x-request-id", "request-id", TRACEPARENT, "retry-after", REPORT_HEADER, *RATE_HEADERS),
+)
+"""Headers of answers that pages of allowed origins may read, beside those that all pages may."""
+PREFLIGHT_AGE_S = 600
+"""A browser asks again after so long whether it may call."""
+
+EVENT_ID_BITS = 20
+"""Ids of events start at the time, so that those of a restarted server are above the old ones, up
+to a million events a second."""
+
+
+def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Sources) -> Service:
+    """Build what the application needs. It must be called inside a running event loop."""
+    secret = config.tenant_secret
+    tenants = build_tenants(
+        config.api_keys,
+        sources.random_bytes(32) if secret is None else secret.encode(),
+        config.admin_key,
+    )
+    timelines = Timelines(config.timeline_requests, are_apart=tenants.are_apart)
+
+    def served(model: ServedModelConfig) -> ServedModel:
+        feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
+        metrics, prefixes = ModelMetrics(tenants.all_names), ModelPrefixes()
+        live = LiveFeed(model.name, metrics, sources, are_apart=tenants.are_apart)
+        subscribers = Subscribers(metrics, feed, timelines, prefixes, live)
+        return ServedModel(model, config, open_engine, subscribers, sources)
+
+    observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)
+    return Service(config, [served(each) for each in config.models], tenants, observers, sources)
+
+
+def build_queue(service: Service) -> BatchQueue | None:
+    """Build what runs the batches of a service; None without a directory for them. Raises
+    StoreError."""
+    config = service.config
+    if config.batch_dir is None:
+        return None
+    limits = StoreLimits(config.batch_quota)
+    return BatchQueue(open_store(Path(config.batch_dir), limits, service.sources.now), service)
+
+
+def build_app(
+    service: Service,
+    on_ready: Callable[[], None] = lambda: None,
+    on_failed_start: Callable[[], None] = lambda: None,
+    queue: BatchQueue | None = None,
+) -> FastAPI:
+    """Build the application around a service. `queue` runs its batches, where it has any.
+
+    on_ready: called once requests are taken.
+    on_failed_start: called if the engine or the tokenizer cannot be started.
+    """
+
+    def begin() -> None:
+        if queue is not None:
+            queue.start(LineRunner(app.router, service))
+        on_ready()
+
+    app = FastAPIOffline(
+        title="Quire",
+        version=__version__,
+        lifespan=lambda app: _lifespan(service, queue, begin, on_failed_start),
+        redirect_slashes=False,
+        redoc_url=None,
+        static_url=DOCS_ASSETS,
+    )
+    app.router.routes.extend(_routes(service, queue))
+    describe(app, service.config.model.name)
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    _add_layers(app, service)
+    return app
+
+
+def _add_layers(app: FastAPI, service: Service) -> None:
+    """Put the layers around the routes, the innermost first."""
+    app.add_middleware(Compression)
+    app.add_middleware(RequestMiddleware, service=service)
+    _allow_pages(app, service.config.allowed_origins)
+
+
+def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
+    for handlers in (
+        HealthRoutes(service),
+        IntrospectionRoutes(service),
+        LiveRoutes(service),
+        ModelRoutes(service),
+        TextRoutes(service),
+        ResponseRoutes(service),
+        MessageRoutes(service),
+        EmbeddingRoutes(service),
+        ScoringRoutes(service),
+        CacheRoutes(service),
+        PrefixRoutes(service),
+        UsageRoutes(service),
+        BatchRoutes(service, queue),
+    ):
+        yield from handlers.routes()
+    if service.config.has_page:
+        yield from PageRoutes().routes()
+
+
+def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:
+    """Let pages of these origins read the answers, errors too, and answer the preflights of their
+    browsers, which come without a key. What comes without an `Origin` pays for none of it."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=CORS_METHODS,
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+            max_age=PREFLIGHT_AGE_S,
+        )
+
+
+@asynccontextmanager
+async def _lifespan(
+    service: Service,
+    queue: BatchQueue | None,
+    on_ready: Callable[[], None],
+    on_failed_start: Callable[[], None],
+) -> AsyncIterator[None]:
+    """Start the service at the beginning of the application's life; end what runs at its end."""
+    lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
+    starting = asyncio.create_task(_start(service, on_ready, on_failed_start))
+    try:
+        yield
+    finally:
+        lag_timer.stop()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if queue is not None:
+            await queue.close()
+        await service.close()
+        if service.spans is not None:
+            await asyncio.to_thread(service.spans.close)
+
+
+async def _start(
+    service: Service, on_ready: Callable[[], None], on_failed_start: Callable[[], None]
+) -> None:
+    try:
+        await service.start()
+    except Exception as error:  # a start that fails in a way nobody thought of is still failed
+        logger.exception("the start failed")
+        service.failure = f"{type(error).__name__}: {error}"
+    if service.failure is None:
+        on_ready()
+    elif not service.draining:
+        logger.error("cannot start: %s", service.failure)
+        on_failed_start()
+
+
+async def _on_request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _error_response(request, error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer what the framework itself refuses: an unknown path, a method that a path has not."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
+    code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
+    refusal = RequestError(message, code=code, status=error.status_code)
+    response = _error_response(request, refusal)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _error_response(request: Request, error: RequestError) -> Response:
+    arrival = request.scope.get(ARRIVAL)
+    if not isinstance(arrival, Arrival):
+        return error_response(error, request.scope["path"], "")
+    if arrival.figures is not None:
+        arrival.figures.fail(error.code, known_part(error.param))
+    return error_response(error, request.scope["path"], arrival.request_id)

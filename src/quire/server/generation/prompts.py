@@ -1,0 +1,244 @@
+"""Makes tokens of prompts: of texts, of token ids, of conversations through the chat template."""
+
+from functools import partial
+
+from pydantic import JsonValue
+
+from quire.engine.grammar.token_bytes import TokenizerKind
+from quire.server.errors import RequestError
+from quire.server.generation.context import Prompt
+from quire.server.generation.field_checks import check_prompt_length, check_token_ids
+from quire.server.generation.prompt_truncation import Truncation, truncation_of
+from quire.server.generation.protocol.chat import ChatRequest
+from quire.server.generation.protocol.completions import CompletionRequest, GivenPrompt
+from quire.server.generation.reasoning_options import template_kwargs
+from quire.server.generation.tools.checks import call_format
+from quire.server.generation.tools.text_tools import render_with_tools
+from quire.server.models.input_context import InputContext
+from quire.server.text.bounded_work import bounded_work
+from quire.server.text.chat_template import TemplateRefused
+from quire.server.text.infilling import STYLES, encode_suffix, find_infilling
+
+MAX_SHOWN_CHARS = 200
+MIN_COUNTED_CHARS = 2**20
+"""Texts up to this length are counted by `/tokenize`, and cut where a client asks for that, though
+they cannot fit the context."""
+
+
+def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Prompt, ...]:
+    """Return the prompts of a completion in tokens. Raises RequestError.
+
+    What a text begins and ends with is the tokenizer's choice.
+    """
+    add_special_tokens = request.add_special_tokens is not False
+    truncation = truncation_of(request, context)
+    prompts = tuple(
+        _read_prompt(given, context, truncation, add_special_tokens=add_special_tokens)
+        for given in request.prompt
+    )
+    return _infilled(prompts, request.suffix, context) if request.suffix else prompts
+
+
+def _beginning(given: GivenPrompt, context: InputContext, *, add_special_tokens: bool) -> Prompt:
+    """Return the prompt of a suffix that stands at the beginning of a text."""
+    token_ids = context.tokenizer.encode("", add_special_tokens=add_special_tokens)
+    return Prompt(token_ids, given.field)
+
+
+def _infilled(
+    prompts: tuple[Prompt, ...], suffix: str, context: InputContext
+) -> tuple[Prompt, ...]:
+    """Return the prompts as the model wants them that writes what stands before `suffix`."""
+    infilling = find_infilling(context.tokenizer)
+    if infilling is None:
+        raise RequestError(
+            "This model's tokenizer has no tokens to fill in the middle, such as "
+            f"'{STYLES[0].before_prefix}': 'suffix' would be lost.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    refuse_longer(suffix, "suffix", context, at_least=0)
+    suffix_ids = encode_suffix(suffix, context.tokenizer)
+    bos, most = context.tokenizer.bos_token_id, context.facts.max_model_len
+    made = []
+    for prompt in prompts:
+        num_bos = int(prompt.token_ids[:1] == (bos,))
+        begins, prefix = prompt.token_ids[:num_bos], prompt.token_ids[num_bos:]
+        token_ids = (*begins, *infilling.join(prefix, suffix_ids))
+        check_prompt_length(len(token_ids), prompt.field, most)
+        check_token_ids(token_ids, context.facts.vocab_size, "suffix")
+        made.append(prompt._replace(token_ids=token_ids, text=None))
+    return tuple(made)
+
+
+def _read_prompt(
+    given: GivenPrompt,
+    context: InputContext,
+    truncation: Truncation | None,
+    *,
+    add_special_tokens: bool,
+) -> Prompt:
+    content, field = given
+    if not content:
+        return _beginning(given, context, add_special_tokens=add_special_tokens)
+    if isinstance(content, str):
+        return encode(content, field, context, truncation, add_special_tokens=add_special_tokens)
+    most = context.facts.max_model_len
+    if truncation is None:
+        check_prompt_length(len(content), field, most)
+    check_token_ids(content, context.facts.vocab_size, field)
+    return _cut(Prompt(content, field), truncation, most)
+
+
+def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Prompt:
+    """Return a conversation, which the template has written, in tokens. Raises RequestError.
+
+    The template writes a beginning of sequence where the model wants one: the tokenizer adds none,
+    or there would be two.
+    """
+    add_special_tokens = bool(request.add_special_tokens)
+    truncation = truncation_of(request, context)
+    prompt = encode(text, "messages", context, truncation, add_special_tokens=add_special_tokens)
+    return prompt._replace(text=request.messages[-1].content if request.echo else None)
+
+
+class NeedsWorker(Exception):
+    """The request brings a chat template, which only a worker process renders: it may take any
+    time."""
+
+
+def with_own_template(request: ChatRequest, context: InputContext) -> InputContext:
+    """Return the context with the request's own chat template, if it brings one. Raises
+    RequestError, and NeedsWorker outside of one."""
+    if request.chat_template is None:
+        return context
+    if not context.limits.trusts_chat_template:
+        raise RequestError(
+            "This server renders its model's own chat template alone: it takes 'chat_template' if "
+            "it is started with --trust-request-chat-template.",
+            param="chat_template",
+            code="unsupported_parameter",
+        )
+    if not context.in_worker:
+        raise NeedsWorker
+    try:
+        tokenizer = context.tokenizer.with_template(request.chat_template, bounded_work)
+    except TemplateRefused as error:
+        raise RequestError(f"Invalid 'chat_template': {error}.", param="chat_template") from None
+    return context._replace(tokenizer=tokenizer)
+
+
+def render_chat(request: ChatRequest, context: InputContext) -> str:
+    """Return a conversation as the template writes it. Raises RequestError."""
+    template = context.tokenizer.template
+    if template is None:
+        raise RequestError(
+            "This model has no chat template; use /v1/completions.", code="no_chat_template"
+        )
+    if request.documents and not template.takes_documents:
+        raise RequestError(
+            "The model's chat template has no place for documents: put them into a message.",
+            param="documents",
+            code="unsupported_parameter",
+        )
+    continues = bool(request.continue_final_message)
+    render = partial(
+        template.render,
+        add_generation_prompt=request.add_generation_prompt is not False and not continues,
+        continue_final_message=continues,
+        extra={**template_kwargs(request, template), **_documents(request)},
+    )
+    form = call_format(request, context)
+    try:
+        if form is not None and form.in_text:
+            return render_with_tools(request, render)
+        return render(
+            [message.as_template_message() for message in request.messages],
+            tools=[tool.as_template_tool() for tool in request.offered_tools],
+        )
+    except TemplateRefused as error:
+        is_own = request.chat_template is not None
+        raise RequestError(
+            f"The {'request' if is_own else 'model'}'s chat template does not take these "
+            f"messages: {error}.",
+            param="chat_template" if is_own else "messages",
+            code="invalid_messages",
+        ) from None
+
+
+def _documents(request: ChatRequest) -> dict[str, JsonValue]:
+    documents = request.documents
+    return {"documents": [*documents]} if documents else {}
+
+
+def unread_kwargs(request: ChatRequest, context: InputContext) -> tuple[str, ...]:
+    """Return a warning if the template does not look at some of `chat_template_kwargs`."""
+    template = context.tokenizer.template
+    unread = [] if template is None else template.unread(request.chat_template_kwargs or ())
+    if not unread:
+        return ()
+    shown = ", ".join(map(ascii, unread))[:MAX_SHOWN_CHARS]
+    return (f"the chat template does not read these chat_template_kwargs: {shown}",)
+
+
+def encode(
+    text: str,
+    field: str,
+    context: InputContext,
+    truncation: Truncation | None = None,
+    *,
+    add_special_tokens: bool,
+) -> Prompt:
+    """Return a text in tokens, at least one. Raises RequestError."""
+    refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS if truncation else 0)
+    token_ids = context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    if not token_ids:
+        raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
+    prompt = _cut(Prompt(token_ids, field, text), truncation, context.facts.max_model_len)
+    if context.tokenizer.num_tokens > context.facts.vocab_size:
+        # The model has no embedding for some tokens: one of them must not reach the engine.
+        check_token_ids(token_ids, context.facts.vocab_size, field)
+    return prompt
+
+
+def _cut(prompt: Prompt, truncation: Truncation | None, most: int) -> Prompt:
+    """Return what is left of a prompt. Raises RequestError if that is longer than the context."""
+    left = prompt if truncation is None else truncation.cut(prompt)
+    check_prompt_length(len(left.token_ids), left.field, most)
+    return left
+
+
+def encode_any(
+    text: str, field: str, context: InputContext, *, add_special_tokens: bool
+) -> tuple[int, ...]:
+    """Return the tokens of a text, which may be empty or somewhat too long for the context.
+    Raises RequestError."""
+    refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS)
+    return context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def decode_tokens(token_ids: tuple[int, ...], context: InputContext) -> str:
+    """Return the text of tokens, special ones among them. Raises RequestError for an id that the
+    model does not have."""
+    check_token_ids(token_ids, context.facts.vocab_size, "tokens")
+    return context.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+def refuse_longer(text: str, field: str, context: InputContext, *, at_least: int) -> None:
+    """Raise RequestError for a text that cannot fit the context, however well it is encoded: the
+    work of encoding it would be lost.
+
+    Texts of up to `at_least` characters pass.
+    """
+    tokenizer, most = context.tokenizer, context.facts.max_model_len
+    if (
+        tokenizer.token_bytes.kind is TokenizerKind.OTHER
+    ):  # such may make one token of any unknown text
+        return
+    if len(text) > max(most * tokenizer.max_token_chars, at_least):
+        raise RequestError(
+            f"The model's context is {most} tokens; a text of {len(text)} characters has at least "
+            f"{len(text) // tokenizer.max_token_chars}.",
+            param=field,
+            code="context_length_exceeded",
+        )

@@ -1,0 +1,152 @@
+"""Parses the bytes of a body into a request model, or raises a RequestError that names the
+field."""
+
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from quire.server.errors import RequestError
+from quire.server.generation.protocol.capabilities import Capability, Support, capabilities_of
+from quire.server.suggestion import closest
+
+RequestModel = TypeVar("RequestModel", bound=BaseModel)
+MAX_SHOWN_CHARS = 200
+
+
+class Parsed(NamedTuple):
+    """The fields of a body; `no_effect` are those that were accepted and do nothing."""
+
+    fields: Mapping[str, object]
+    no_effect: tuple[str, ...]
+
+
+def parse_request(
+    body: bytes, model: type[RequestModel], endpoint: str
+) -> tuple[RequestModel, tuple[str, ...]]:
+    """Return the request, and the fields that were accepted without effect. Raises RequestError."""
+    capabilities = capabilities_of(endpoint, model)
+    fields, no_effect = _sift(parse_object(body), capabilities)
+    return validate(fields, model, capabilities), no_effect
+
+
+def parse_object(body: bytes, what: str = "The request body") -> dict[str, object]:
+    """Parse a JSON object. Raises RequestError.
+
+    The content type does not matter: whatever a client calls it, the body must be JSON in UTF-8,
+    with or without the byte-order mark that some clients begin it with.
+    """
+    try:
+        value: object = from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"{what} is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"{what} must be a JSON object.", code="invalid_json")
+    return value
+
+
+def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> Parsed:
+    """Take out the fields that Quire does not act on."""
+    kept: dict[str, object] = {}
+    no_effect: list[str] = []
+    for name, value in fields.items():
+        capability = capabilities.get(name)
+        if capability is None:
+            kept[name] = value
+        elif not capability.passes(value):
+            raise RequestError(
+                f"Quire does not support '{name}' yet.", param=name, code="unsupported_parameter"
+            )
+        elif capability.support is Support.NO_EFFECT and value is not None:
+            no_effect.append(name)
+    return Parsed(kept, tuple(no_effect))
+
+
+def validate(
+    fields: Mapping[str, object],
+    model: type[RequestModel],
+    capabilities: Mapping[str, Capability] | None = None,
+) -> RequestModel:
+    """Return the fields as `model`. Raises RequestError for the first fault."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        # A missing field comes last: an unknown field may have been meant for it.
+        details = min(
+            error.errors(include_url=False, include_input=False),
+            key=lambda each: each["type"] == "missing",
+        )
+        raise _request_error(details, model, capabilities or {}) from None
+
+
+def _request_error(
+    details: ErrorDetails, model: type[BaseModel], capabilities: Mapping[str, Capability]
+) -> RequestError:
+    context = details.get("ctx", {})
+    if details["type"] == "unknown_field":
+        return _unknown_field(details["loc"], str(context["name"]), model, capabilities)
+    where = _path(details["loc"]) + str(context.get("where", ""))[:MAX_SHOWN_CHARS]
+    if details["type"] == "unsupported":
+        return RequestError(
+            f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
+        )
+    if details["type"] == "missing":
+        return RequestError(
+            f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
+        )
+    return RequestError(f"Invalid '{where}': {details['msg']}.", param=where)
+
+
+def _unknown_field(
+    path: Sequence[int | str],
+    name: str,
+    model: type[BaseModel],
+    capabilities: Mapping[str, Capability],
+) -> RequestError:
+    known = _fields_at(path, model) if path else [*model.model_fields, *capabilities]
+    meant = closest(name, known)
+    hint = f" Did you mean '{_path([*path, meant])}'?" if meant else ""
+    where = _path([*path, name])
+    return RequestError(f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter")
+
+
+def _fields_at(path: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    """Return the fields of the model that a path leads to, through lists and what may be null."""
+    models = [model]
+    for name in path:
+        if isinstance(name, str):
+            types = [each.model_fields[name].annotation for each in models]
+            models = [inner for each in types for inner in models_in(each)]
+    return [field for each in models for field in each.model_fields]
+
+
+def models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models that values of an annotated field may be, or hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def _path(loc: Sequence[int | str]) -> str:
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path[:MAX_SHOWN_CHARS]
+
+
+def string_of(holder: Mapping[str, object], name: str, where: str) -> str:
+    """Return a field that must be a string. Raises RequestError."""
+    value, path = holder.get(name), f"{where}.{name}"
+    if value is None:
+        raise RequestError(
+            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
+        )
+    if not isinstance(value, str):
+        raise RequestError(f"Invalid '{path}': must be a string.", param=path)
+    return value

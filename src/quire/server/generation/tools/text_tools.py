@@ -1,0 +1,115 @@
+"""Tools, calls and results as text of messages, for chat templates without a place for them: the
+format of calls is then `generic`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from quire.server.generation.protocol.chat import ChatRequest, Message
+from quire.server.generation.protocol.tools import Tool, ToolCall
+from quire.server.parsers.markup import to_json
+from quire.server.text.chat_template import ChatMessage, TemplateRefused
+
+Render: TypeAlias = Callable[[Sequence[ChatMessage]], str]
+_GAP = "\n\n"
+_BEFORE_TOOLS = "You can call these functions, each described by a JSON schema:"
+_AFTER_TOOLS = """\
+To call functions, answer with a JSON list of calls and nothing else. A call has the "name" of a \
+function and its "arguments", an object:
+[{"name": ..., "arguments": {...}}]
+You are then told their results. If no function helps, answer in plain text."""
+
+
+class _Turn(NamedTuple):
+    """A message, and whether it holds calls or results as text."""
+
+    role: str
+    message: ChatMessage
+    is_rewritten: bool
+
+
+def render_with_tools(request: ChatRequest, render: Render) -> str:
+    """Return a conversation as the template writes it by `render`, its tools described in the
+    system's message, or where the template does not show that, in the first of the user. Raises
+    TemplateRefused."""
+    messages = _as_text(request.messages)
+    if not request.offered_tools:
+        return render(messages)
+    description = _describe(request.offered_tools)
+    refusal = TemplateRefused("the template does not show the description of the tools")
+    for role in ("system", "user"):
+        try:
+            text = render(_with_description(messages, role, description))
+        except TemplateRefused as error:
+            refusal = error
+            continue
+        if description in text:
+            return text
+    raise refusal
+
+
+def _describe(tools: Sequence[Tool]) -> str:
+    shown = (to_json(tool.as_template_tool()["function"]) for tool in tools)
+    return _GAP.join((_BEFORE_TOOLS, "\n".join(shown), _AFTER_TOOLS))
+
+
+def _with_description(
+    messages: Sequence[ChatMessage], role: str, description: str
+) -> list[ChatMessage]:
+    """Return the messages with the description of the tools after the text of the system's message,
+    or before that of the user's first. Where there is none, it is a message of its own."""
+    first = next((index for index, each in enumerate(messages) if each["role"] == role), None)
+    if first is None or (role == "system" and first > 0):
+        return [{"role": role, "content": description}, *messages]
+    texts = [str(messages[first]["content"]), description]
+    content = _GAP.join(texts if role == "system" else reversed(texts))
+    return [*messages[:first], {**messages[first], "content": content}, *messages[first + 1 :]]
+
+
+def _as_text(messages: Sequence[Message]) -> list[ChatMessage]:
+    """Return the messages with calls as text of the assistant and results as text of the user. A
+    message that is rewritten so is one with its neighbours of the same role: many templates want
+    roles to alternate."""
+    made: list[_Turn] = []
+    for turn in _turns(messages):
+        last = made[-1] if made else None
+        if last is None or last.role != turn.role or not (last.is_rewritten or turn.is_rewritten):
+            made.append(turn)
+            continue
+        texts = (str(each.message["content"]) for each in (last, turn))
+        content = _GAP.join(text for text in texts if text)
+        made[-1] = _Turn(turn.role, {**last.message, "content": content}, True)
+    return [turn.message for turn in made]
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
+    called: dict[str, tuple[int, str]] = {}
+    for is_result, group in groupby(messages, lambda message: message.role == "tool"):
+        if is_result:
+            yield _results(tuple(group), called)
+            continue
+        for message in group:
+            for call in message.tool_calls or ():
+                called[call.id] = len(called), call.function.name
+            yield _turn(message)
+
+
+def _results(messages: Sequence[Message], called: Mapping[str, tuple[int, str]]) -> _Turn:
+    """Return the results of calls in the order of these, since their text has no ids."""
+    results = sorted((called[str(each.tool_call_id)], each.content) for each in messages)
+    texts = (f"Result of {name}:\n{content}" for (_, name), content in results)
+    return _Turn("user", {"role": "user", "content": _GAP.join(texts)}, True)
+
+
+def _turn(message: Message) -> _Turn:
+    shown = message.as_template_message()
+    role = str(shown["role"])
+    if not message.tool_calls:
+        return _Turn(role, shown, False)
+    del shown["tool_calls"]
+    texts = (message.content, to_json([_written(call) for call in message.tool_calls]))
+    return _Turn(role, {**shown, "content": _GAP.join(text for text in texts if text)}, True)
+
+
+def _written(call: ToolCall) -> dict[str, object]:
+    return {"name": call.function.name, "arguments": call.function.arguments}

@@ -1,0 +1,53 @@
+"""The tokenizer and the limits of the model: what it takes to parse the input of a request."""
+
+from typing import NamedTuple
+
+from quire.engine.messages import EngineFacts
+from quire.server.generation.protocol.fields import MAX_LOGPROBS
+from quire.server.models.sampling_defaults import SamplingDefaults
+from quire.server.parsers.formats import ReasoningFormat, ToolFormat
+from quire.server.text.tokenizer import TextTokenizer
+
+
+class TokenizerSource(NamedTuple):
+    """The checkpoint that a worker process loads the tokenizer from."""
+
+    model: str
+    revision: str | None
+
+
+class InputLimits(NamedTuple):
+    """Limits that a request is checked against while it is parsed. They can be pickled.
+
+    max_outputs: how many requests the engine holds at most, running and waiting.
+    model_names: the names that clients may ask for.
+    tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
+    trusts_chat_template: whether a request may bring a chat template of its own.
+    disables_whitespace: whether JSON has no white space where a request does not say.
+    defaults: the model's own sampling, for what a client leaves out.
+    max_logprobs: how many of the likeliest tokens a request may ask for at each position.
+    """
+
+    facts: EngineFacts
+    max_outputs: int
+    model_names: tuple[str, ...]
+    tool_format: ToolFormat | None = None
+    reasoning_format: ReasoningFormat | None = None
+    max_logprobs: int = MAX_LOGPROBS
+    defaults: SamplingDefaults = SamplingDefaults()
+    trusts_chat_template: bool = False
+    disables_whitespace: bool = False
+
+
+class InputContext(NamedTuple):
+    """All that parsing a request needs: the limits, and the tokenizer of the model that is
+    served. `in_worker` says that the process is a worker, where long work can be ended."""
+
+    limits: InputLimits
+    tokenizer: TextTokenizer
+    source: TokenizerSource
+    in_worker: bool = False
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self.limits.facts

@@ -1,0 +1,48 @@
+"""The accounts of blocks that engines send each other."""
+
+from dataclasses import dataclass
+
+from quire.storage.disk.counts import summed
+
+GAUGES = frozenset(("num_peers", "num_connected", "num_offered_blocks", "num_asking"))
+"""The fields that tell of the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferStats:
+    """The accounts of blocks that come from other engines and go to them.
+
+    Of `num_peers` engines `num_connected` can be asked now, and offer `num_offered_blocks`;
+    `num_asking` connections are open by which others ask this one. Of the blocks that prompts
+    lacked here, `num_hits` were asked for, `num_declined` were offered and computed sooner, and
+    `num_misses` were offered by nobody. `num_loaded_tokens` came into memory. Of blocks,
+    `num_received` came and were whole, `num_gone` were not there any more, `num_corrupt` were not
+    what they should be, `num_sent` went to others. `num_failed` connections broke or were too slow,
+    and `num_refused` were not let in.
+    """
+
+    num_peers: int = 0
+    num_connected: int = 0
+    num_offered_blocks: int = 0
+    num_asking: int = 0
+    num_hits: int = 0
+    num_misses: int = 0
+    num_declined: int = 0
+    num_loaded_tokens: int = 0
+    num_received: int = 0
+    num_gone: int = 0
+    num_corrupt: int = 0
+    num_sent: int = 0
+    num_failed: int = 0
+    num_refused: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    receive_s: float = 0.0
+    send_s: float = 0.0
+
+    def after(self, before: "TransferStats") -> "TransferStats":
+        """Return these accounts with what was done `before` added."""
+        return summed(before, self, GAUGES)
+
+
+NO_TRANSFER = TransferStats()
