@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from quire.engine.grammar.tokenizer_facts import read_facts
 from quire.scheduler.request import ReasoningTags, ThinkingBudget
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
 from quire.server.grammars.compose import compose
+from quire.server.grammars.source import GrammarKind, GrammarSource
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName

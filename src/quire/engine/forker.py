@@ -30,7 +30,7 @@ from quire.engine.imports import LEAN, import_engine, import_what_loading_needs
 from quire.engine.messages import Failed, Loading
 from quire.engine.process import run
 from quire.engine.process_setup import prepare_process, set_process_name
-from quire.engines.process.launch import TOLD, Descriptors
+from quire.engine.spawn import TOLD, Descriptors
 from quire.process_age import process_age_s
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from quire.engine.imports import import_engine
 from quire.engine.messages import Failed, Loading, Ready
 from quire.engine.process_setup import FAILED, prepare_process, set_process_name, set_up_log
 from quire.engine.running_record import RunningRecord, RunningRequests
-from quire.engines.process.launch import Descriptors
+from quire.engine.spawn import Descriptors
 from quire.process_age import process_age_s
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,10 @@ AUTO, NO_PARSER = "auto", "none"
 """A parser has a name, or is the one whose marks the chat template has, or is none."""
 
 
+class InvalidOption(Exception):
+    """An option cannot be used; the text names it and says why."""
+
+
 class MetricsCompat(StrEnum):
     """The copies of the `quire:` metrics that are exposed beside them."""
 

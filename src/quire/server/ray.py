@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from secrets import token_hex
 
 from fastapi import FastAPI
@@ -19,15 +18,13 @@ from ray.serve.handle import DeploymentHandle
 
 from quire.engine.config import EngineConfig
 from quire.engines.process.subscriber import EngineSubscriber
-from quire.engines.protocol import OpenEngine
-from quire.engines.ray.config import ReplicationConfig
 from quire.engines.ray.replicated_engine import ReplicatedEngine
-from quire.engines.ray.serve import ENGINE, Cluster, ServeReplicas, bound_engine
+from quire.engines.ray.serve import ENGINE, ServeReplicas, bound_engine
 from quire.server.app.app import build_app, build_service
-from quire.server.cli.option_values import InvalidOption
+from quire.server.app.replicas import replication_of
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import read_config
-from quire.server.config import ServedModelConfig, ServerConfig
+from quire.server.config import InvalidOption, ServerConfig
 from quire.server.generation.service import Service
 from quire.server.sources import Sources
 
@@ -40,42 +37,6 @@ NOT_ON_RAY = frozenset(("host", "port", "batch_dir", "data_parallel_size")) | {
     option.key for option in OPTIONS if option.key.startswith("ssl_")
 }
 """Options of sockets and of one machine, which are not this server's own."""
-
-
-def replication_of(config: ServerConfig, model: ServedModelConfig) -> ReplicationConfig:
-    """Return the configuration of the replicas of a model."""
-    return ReplicationConfig(
-        model.engine,
-        config.supervision,
-        config.replicas or 1,
-        config.max_replicas,
-        config.replica_routing,
-        config.shutdown_timeout_s,
-    )
-
-
-def cluster_of(config: ServerConfig, address: str | None) -> Cluster:
-    """Return the cluster at an address, or one of this process' own that has CPUs for all replicas
-    of all models."""
-    replicas = [replication_of(config, each) for each in config.models]
-    num_cpus = [(each.engine.model.num_threads or 1) * each.most_replicas for each in replicas]
-    return Cluster(address, max(sum(num_cpus) + 1, os.cpu_count() or 1))
-
-
-def opener_in(cluster: Cluster, config: ServerConfig) -> OpenEngine:
-    """Return what opens engines whose replicas are deployed in a cluster, and end with them."""
-
-    def open_engine(engine: EngineConfig, subscriber: EngineSubscriber) -> ReplicatedEngine:
-        model = next(each for each in config.models if each.engine == engine)
-        replication, app = replication_of(config, model), f"quire-{token_hex(4)}"
-        replicas = ServeReplicas(
-            partial(cluster.deploy, app, replication),
-            partial(cluster.undeploy, app),
-            replication.num_replicas,
-        )
-        return ReplicatedEngine(replicas, engine, subscriber)
-
-    return open_engine
 
 
 class FrontEnd:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from quire.server.cli.option_values import InvalidOption
+from quire.server.config import InvalidOption
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 with warnings.catch_warnings(action="ignore"):  # of what Ray itself imports

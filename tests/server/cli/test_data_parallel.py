@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from quire.engines.local.configs import engine_configs
-from quire.server.cli.option_values import MAX_ENGINES, InvalidOption
+from quire.server.cli.option_values import MAX_ENGINES
+from quire.server.config import InvalidOption
 from tests.server.cli.test_settings import config_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from quire.engines.ray.config import ReplicaRouting
 from quire.extras import how_to_install
 from quire.server.cli.main import main
-from quire.server.cli.option_values import InvalidOption
+from quire.server.config import InvalidOption
 from tests.server.cli.test_settings import config_of
 
 USAGE_ERROR = 2

@@ -27,12 +27,12 @@ from quire.scheduler.policy import PolicyName
 from quire.server.cli.arguments import build_parser
 from quire.server.cli.commands import SPIN_COUNT, calm_threads
 from quire.server.cli.main import main
-from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import read_config, unknown_variables
 from quire.server.config import (
     BUNDLED_MODEL_NAME,
     ApiKey,
+    InvalidOption,
     MetricsCompat,
     ServedModelConfig,
     ServerConfig,

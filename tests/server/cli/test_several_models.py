@@ -11,8 +11,7 @@ from quire.models.config import ModelDtype
 from quire.server.cli.main import main
 from quire.server.cli.memory_shares import with_shares
 from quire.server.cli.models_file import ENTRY_OPTIONS
-from quire.server.cli.option_values import InvalidOption
-from quire.server.config import AUTO, NO_PARSER, LoadTime, ServerConfig
+from quire.server.config import AUTO, NO_PARSER, InvalidOption, LoadTime, ServerConfig
 from tests.server.cli.test_settings import config_of
 
 FILE = """

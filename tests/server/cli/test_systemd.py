@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quire.server.app.notifier import NotifyTarget
 from quire.server.cli.commands import on_inherited
-from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.systemd import FIRST_DESCRIPTOR, inherited_socket, notify_target
+from quire.server.config import InvalidOption
 from quire.server.http.listen import CannotListen, adopt, bind
 from tests.server.cli.test_settings import config_of
 

@@ -10,14 +10,19 @@ from typing import TypeVar
 import psutil
 import pytest
 
+from quire.server.apis.anthropic.inputs import count_tokens, parse_message
+from quire.server.apis.embeddings.parser import parse_embedding
+from quire.server.apis.openai.inputs import detokenize, parse_chat, parse_completion, tokenize
+from quire.server.apis.responses.inputs import parse_response
+from quire.server.apis.scoring.parser import parse_rerank, parse_score
 from quire.server.errors import RequestError
-from quire.server.generation.input_parser import DirectResponse, InputKind, TokenizedRequest
 from quire.server.generation.input_reader import (
     INLINE_BYTES,
     MEDIUM_BYTES,
     THREAD_BYTES,
     InputReader,
 )
+from quire.server.generation.parsed_input import DirectResponse, InputParser, TokenizedRequest
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.text.tokenizer import TextTokenizer
 from tests.server.scripted_engine import FACTS
@@ -27,30 +32,30 @@ LENGTHS = (INLINE_BYTES, THREAD_BYTES, MEDIUM_BYTES, MEDIUM_BYTES + 1)
 """The largest body of each size class, and one of the last."""
 MAX_BODY = 2 * MEDIUM_BYTES
 HELLO = {"role": "user", "content": "Hello there"}
-BODIES: list[tuple[InputKind, dict[str, object]]] = [
-    (InputKind.COMPLETION, {"prompt": ["the king", "my lord"], "echo": True, "stop": ["x"]}),
-    (InputKind.COMPLETION, {"prompt": [[5, 6], [7]], "user": "me", "seed": 3}),
-    (InputKind.CHAT, {"messages": [HELLO], "chat_template_kwargs": {"nobody": 1}}),
-    (InputKind.RESPONSE, {"input": [HELLO], "instructions": "Be brief."}),
-    (InputKind.MESSAGE, {"messages": [HELLO], "max_tokens": 9, "system": "Be brief."}),
-    (InputKind.COUNT_TOKENS, {"messages": [HELLO], "system": "Be brief."}),
-    (InputKind.EMBEDDING, {"input": ["the king", "my lord"], "dimensions": 4}),
-    (InputKind.RERANK, {"query": "the king", "documents": ["my lord", {"text": "a crown"}]}),
-    (InputKind.SCORE, {"text_1": "the king", "text_2": ["my lord", "a crown"]}),
-    (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
-    (InputKind.TOKENIZE, {"messages": [HELLO]}),
-    (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
+BODIES: list[tuple[InputParser, dict[str, object]]] = [
+    (parse_completion, {"prompt": ["the king", "my lord"], "echo": True, "stop": ["x"]}),
+    (parse_completion, {"prompt": [[5, 6], [7]], "user": "me", "seed": 3}),
+    (parse_chat, {"messages": [HELLO], "chat_template_kwargs": {"nobody": 1}}),
+    (parse_response, {"input": [HELLO], "instructions": "Be brief."}),
+    (parse_message, {"messages": [HELLO], "max_tokens": 9, "system": "Be brief."}),
+    (count_tokens, {"messages": [HELLO], "system": "Be brief."}),
+    (parse_embedding, {"input": ["the king", "my lord"], "dimensions": 4}),
+    (parse_rerank, {"query": "the king", "documents": ["my lord", {"text": "a crown"}]}),
+    (parse_score, {"text_1": "the king", "text_2": ["my lord", "a crown"]}),
+    (tokenize, {"prompt": "sweet prince", "return_token_strs": True}),
+    (tokenize, {"messages": [HELLO]}),
+    (detokenize, {"tokens": [300, 301]}),
 ]
 PROMPTS = (
-    *(InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE, InputKind.MESSAGE),
-    *(InputKind.EMBEDDING, InputKind.RERANK, InputKind.SCORE),
+    *(parse_completion, parse_chat, parse_response, parse_message),
+    *(parse_embedding, parse_rerank, parse_score),
 )
-WRONG: list[tuple[InputKind, dict[str, object]]] = [
-    (InputKind.COMPLETION, {"prompt": "x", "promt": 1}),
-    (InputKind.COMPLETION, {"prompt": [5, -1]}),
-    (InputKind.CHAT, {"messages": [HELLO, {"role": "king", "content": ""}]}),
-    (InputKind.MESSAGE, {"messages": [HELLO | {"role": "king"}], "max_tokens": 9}),
-    (InputKind.DETOKENIZE, {"tokens": [FACTS.vocab_size]}),
+WRONG: list[tuple[InputParser, dict[str, object]]] = [
+    (parse_completion, {"prompt": "x", "promt": 1}),
+    (parse_completion, {"prompt": [5, -1]}),
+    (parse_chat, {"messages": [HELLO, {"role": "king", "content": ""}]}),
+    (parse_message, {"messages": [HELLO | {"role": "king"}], "max_tokens": 9}),
+    (detokenize, {"tokens": [FACTS.vocab_size]}),
 ]
 Made = TypeVar("Made")
 
@@ -76,19 +81,19 @@ def padded(fields: dict[str, object], length: int) -> bytes:
 
 
 async def read(
-    reader: InputReader, kind: InputKind, body: bytes, context: InputContext, tenant: str = ""
+    reader: InputReader, parse: InputParser, body: bytes, context: InputContext, tenant: str = ""
 ) -> TokenizedRequest | DirectResponse:
-    if kind in PROMPTS:
-        return await reader.prompts(kind, body, context, tenant)
-    return await reader.answer(kind, body, context, tenant)
+    if parse in PROMPTS:
+        return await reader.prompts(parse, body, context, tenant)
+    return await reader.answer(parse, body, context, tenant)
 
 
 def test_a_body_is_read_alike_wherever_it_is_read(context: InputContext) -> None:
     async def run() -> None:
         async with opened() as reader:
-            for kind, fields in BODIES:
+            for parse, fields in BODIES:
                 first, *others = [
-                    await read(reader, kind, padded(fields, length), context) for length in LENGTHS
+                    await read(reader, parse, padded(fields, length), context) for length in LENGTHS
                 ]
                 assert others == [first] * len(others)
 
@@ -96,16 +101,16 @@ def test_a_body_is_read_alike_wherever_it_is_read(context: InputContext) -> None
 
 
 def test_what_is_wrong_is_said_alike_wherever_it_is_found(context: InputContext) -> None:
-    async def said(reader: InputReader, kind: InputKind, body: bytes) -> tuple[object, ...]:
+    async def said(reader: InputReader, parse: InputParser, body: bytes) -> tuple[object, ...]:
         with pytest.raises(RequestError) as caught:
-            await read(reader, kind, body, context)
+            await read(reader, parse, body, context)
         error = caught.value
         return error.message, error.param, error.code, error.status
 
     async def run() -> None:
         async with opened() as reader:
-            for kind, fields in WRONG:
-                told = {await said(reader, kind, padded(fields, length)) for length in LENGTHS}
+            for parse, fields in WRONG:
+                told = {await said(reader, parse, padded(fields, length)) for length in LENGTHS}
                 assert len(told) == 1
 
     asyncio.run(run())
@@ -127,7 +132,7 @@ def test_the_loop_goes_on_while_a_body_is_read(context: InputContext, length: in
         text = "word " * ((length - 100) // 5)
         async with opened() as reader:
             body = padded({"prompt": text}, length)
-            return await num_iterations(reader.answer(InputKind.TOKENIZE, body, context, ""))
+            return await num_iterations(reader.answer(tokenize, body, context, ""))
 
     assert asyncio.run(run()) > 10  # work on the loop itself is done at its first turn
 
@@ -150,11 +155,11 @@ def test_worker_processes_end_with_the_reader_and_one_that_died_is_replaced(
     async def run() -> None:
         body = padded({"prompt": "x"}, MEDIUM_BYTES)
         async with opened() as reader:
-            first = await reader.answer(InputKind.TOKENIZE, body, context, "")
+            first = await reader.answer(tokenize, body, context, "")
             (worker,) = workers()
             worker.kill()
             assert gone([worker])
-            assert await reader.answer(InputKind.TOKENIZE, body, context, "") == first
+            assert await reader.answer(tokenize, body, context, "") == first
             others = workers()
         assert len(others) == 1
         assert gone(others)
@@ -168,17 +173,16 @@ def test_a_full_size_class_refuses_and_says_when_to_come_again(context: InputCon
     async def run() -> None:
         async with opened(max_waiting=MEDIUM_BYTES) as reader:
             running, waiting = (
-                asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, context, each))
-                for each in "ab"
+                asyncio.create_task(reader.answer(tokenize, body, context, each)) for each in "ab"
             )
             await asyncio.sleep(0)
             with pytest.raises(RequestError) as caught:
-                await reader.answer(InputKind.TOKENIZE, body, context, "c")
+                await reader.answer(tokenize, body, context, "c")
             assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
             assert caught.value.retry_after_s
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            third = asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, context, "c"))
+            third = asyncio.create_task(reader.answer(tokenize, body, context, "c"))
             assert await third == await running
 
     asyncio.run(run())
@@ -190,7 +194,7 @@ def test_a_short_body_does_not_wait_for_long_ones(context: InputContext) -> None
 
             async def answer(name: str, length: int) -> None:
                 body = padded({"prompt": "word " * ((length - 100) // 5)}, length)
-                await reader.answer(InputKind.TOKENIZE, body, context, "")
+                await reader.answer(tokenize, body, context, "")
                 order(name)
 
             long = [asyncio.create_task(answer("long", MEDIUM_BYTES)) for _ in range(4)]

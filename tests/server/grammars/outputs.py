@@ -13,9 +13,9 @@ from quire.engine.grammar.grammars import Grammars, build_grammars
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.scheduler.request import ReasoningTags, Sampling, Stopping, ThinkingBudget
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
 from quire.server.grammars.answers import answer
 from quire.server.grammars.compose import compose
+from quire.server.grammars.source import GrammarKind, GrammarSource
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
 from quire.server.grammars.answers import answer
 from quire.server.grammars.compose import compose
+from quire.server.grammars.source import GrammarKind, GrammarSource
 from tests.profiles import cases
 from tests.server.grammars.matching import EOS, accepts, matcher
 

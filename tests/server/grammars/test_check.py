@@ -8,10 +8,10 @@ import time
 import pytest
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
 from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary, check_grammar, may_explode
 from quire.server.grammars.compose import Grammar
+from quire.server.grammars.source import GrammarKind, GrammarSource
 
 VOCABULARY = Vocabulary(300, (("<|end|>", 1), ("<think>", 299)), (1,))
 MOST_CPU_S = 2.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
+from quire.server.grammars.source import GrammarKind, GrammarSource
 from tests.profiles import cases
 from tests.server.grammars.outputs import Outputs, of_json
 from tests.server.grammars.tokenizers import END, SPECIAL, TAGS, Kind, write_tokenizer

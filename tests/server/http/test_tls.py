@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quire.server.cli.option_values import InvalidOption
-from quire.server.config import CertReqs, HttpLimits, ServerConfig
+from quire.server.config import CertReqs, HttpLimits, InvalidOption, ServerConfig
 from quire.server.http.tls import TLSError, build_tls
 from tests.server.cli.test_settings import config_of
 from tests.server.served import Served, plain_config, serving

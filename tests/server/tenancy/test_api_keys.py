@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.server.cli.option_values import InvalidOption
-from quire.server.config import ApiKey
+from quire.server.config import ApiKey, InvalidOption
 from tests.server.cli.test_settings import config_of
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from quire.engine.process_setup import die_with_parent, has_other_threads, is_main_thread
-from quire.engines.process.launch import run_module
+from quire.engine.spawn import run_module
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 
-from quire.engines.process.launch import TOLD
+from quire.engine.spawn import TOLD
 
 POLL_S = 0.01
 NOT_TOLD = 1

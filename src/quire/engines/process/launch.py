@@ -3,11 +3,8 @@ the server has not yet imported its own parts.
 """
 
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -16,10 +13,8 @@ from quire.engine.channel import frame
 from quire.engine.config import EngineConfig
 from quire.engine.recording.ring import create_ring
 from quire.engine.running_record import RunningRecord, create_record
+from quire.engine.spawn import Descriptors, run_module
 from quire.engines.process.flight_ring import FlightRing
-
-TOLD = Struct("<q")
-"""A record that tells of a forked engine: first the id of its process, then its exit code."""
 
 
 class EngineProcess(Protocol):
@@ -41,15 +36,6 @@ class EngineProcess(Protocol):
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code once the process has ended. Raises subprocess.TimeoutExpired."""
-
-
-class Descriptors(NamedTuple):
-    """The file descriptors that an engine process is given: its socket to the server, the record of
-    the requests that it is at work on, and the memory of its flight recorder."""
-
-    socket: int
-    record: int
-    ring: int
 
 
 class LaunchedEngine(NamedTuple):
@@ -93,17 +79,6 @@ def launched_by(start: Callable[[Descriptors], EngineProcess]) -> LaunchedEngine
         with _closed_on_error(ring):
             process = start(Descriptors(theirs.fileno(), record.fd, ring.fd))
     return LaunchedEngine(process, ours, record, ring)
-
-
-def run_module(name: str, *arguments: str, fds: tuple[int, ...]) -> "subprocess.Popen[bytes]":
-    """Start a module of Quire in a process and a session of its own. Raises OSError."""
-    return subprocess.Popen(
-        # -P: nothing is imported from the folder that the user happens to be in
-        [sys.executable, "-P", "-m", name, *arguments],
-        stdin=subprocess.DEVNULL,
-        pass_fds=fds,
-        start_new_session=True,
-    )
 
 
 def _spawn(fds: Descriptors) -> EngineProcess:

@@ -7,14 +7,9 @@ from functools import partial
 import msgspec
 
 from quire.engine.imports import LEAN, WHOLE
+from quire.engine.spawn import Descriptors, run_module
 from quire.engines.process.forked_process import ForkedProcess
-from quire.engines.process.launch import (
-    Descriptors,
-    EngineProcess,
-    LaunchedEngine,
-    launched_by,
-    run_module,
-)
+from quire.engines.process.launch import EngineProcess, LaunchedEngine, launched_by
 
 
 class Standby:

@@ -27,6 +27,7 @@ from quire.server.apis.prefixes.routes import PrefixRoutes
 from quire.server.apis.responses.routes import ResponseRoutes
 from quire.server.apis.scoring.routes import ScoringRoutes
 from quire.server.app.cache_routes import CacheRoutes
+from quire.server.app.error_responses import error_response
 from quire.server.app.field_names import known_part
 from quire.server.app.health_routes import HealthRoutes
 from quire.server.app.introspection_routes import IntrospectionRoutes
@@ -40,11 +41,11 @@ from quire.server.app.usage.routes import UsageRoutes
 from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.service import Observers, Service
+from quire.server.generation.shared_prefix_file import load_shared_prefixes
 from quire.server.http.compression import Compression
-from quire.server.http.json_responses import error_response
 from quire.server.http.trace_context import TRACEPARENT
 from quire.server.models.model_prefixes import ModelPrefixes
-from quire.server.models.served_model import ServedModel, Subscribers
+from quire.server.models.served_model import Openers, ServedModel, Subscribers
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.live.live_feed import LiveFeed
 from quire.server.observability.load_header import REPORT_HEADER
@@ -78,6 +79,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
         sources.random_bytes(32) if secret is None else secret.encode(),
         config.admin_key,
     )
+    openers = Openers(open_engine, load_shared_prefixes)
     timelines = Timelines(config.timeline_requests, are_apart=tenants.are_apart)
 
     def served(model: ServedModelConfig) -> ServedModel:
@@ -85,7 +87,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
         metrics, prefixes = ModelMetrics(tenants.all_names), ModelPrefixes()
         live = LiveFeed(model.name, metrics, sources, are_apart=tenants.are_apart)
         subscribers = Subscribers(metrics, feed, timelines, prefixes, live)
-        return ServedModel(model, config, open_engine, subscribers, sources)
+        return ServedModel(model, config, openers, subscribers, sources)
 
     observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)
     return Service(config, [served(each) for each in config.models], tenants, observers, sources)

@@ -8,10 +8,10 @@ from quire.cache.prefix_miss import Miss, MissKind
 from quire.engines.process.token_stream import EngineDown, Refused
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
-from quire.server.apis.openai.wire import CacheMiss, CacheProbe
+from quire.server.apis.openai.inputs import parse_probe
+from quire.server.app.wire import CacheMiss, CacheProbe
 from quire.server.errors import EngineGone, Overloaded
 from quire.server.generation.engine_requests import sharing_terms
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.protocol.capabilities import CACHE_PROBE
 from quire.server.generation.service import Service
@@ -31,7 +31,7 @@ class CacheRoutes:
         return (Route(CACHE_PROBE, self.probe, methods=["POST"]),)
 
     async def probe(self, request: Request) -> Response:
-        tokenized, serving = await self._intake.tokenized(request, InputKind.CACHE_PROBE)
+        tokenized, serving = await self._intake.tokenized(request, parse_probe)
         asked, (prompt,) = tokenized.request, tokenized.prompts
         assert not isinstance(asked, EmbeddingRequest)
         tenant = arrival_of(request).tenant

@@ -15,16 +15,9 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.engine.messages import EngineFacts
-from quire.server.apis.openai.wire import (
-    Health,
-    ModelInfo,
-    ServerInfo,
-    StartProgress,
-    Startup,
-    Version,
-)
 from quire.server.app.exposition import EngineProcesses, MetricsCollector, expose
 from quire.server.app.openapi.routes import OPENMETRICS
+from quire.server.app.wire import Health, ModelInfo, ServerInfo, StartProgress, Startup, Version
 from quire.server.config import LoadTime, ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE
 from quire.server.generation.service import Service

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.apis.openai.wire import Cancelled, Loads, ModelLoads, ResetSent
 from quire.server.app.kv_event_stream import KVEventStream, last_event_id
+from quire.server.app.wire import Cancelled, Loads, ModelLoads, ResetSent
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.protocol.fields import StrictModel
 from quire.server.generation.protocol.parse import parse_object, validate

@@ -30,12 +30,11 @@ from quire.server.app.notifier import Notifier
 from quire.server.cli.arguments import build_parser, unknown_flag
 from quire.server.cli.config_table import config_table
 from quire.server.cli.default_model import with_default_model
-from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import is_given, read_config, unknown_variables
 from quire.server.cli.systemd import inherited_socket, notify_target
-from quire.server.config import LoadTime, ServerConfig
+from quire.server.config import InvalidOption, LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.tls import TLSError, build_tls
@@ -127,7 +126,7 @@ def run_with_replicas(
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # lines of several replicas are alike
     with uncollected():
         from quire.engines.ray.ray_log import json_on_stderr
-        from quire.server.ray import cluster_of, opener_in
+        from quire.server.app.replicas import cluster_of, opener_in
 
     cluster = cluster_of(config, environ.get("RAY_ADDRESS"))
     is_json = config.log_format is LogFormat.JSON

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from quire.cache.sizing import BY_SHARE, DEFAULT_SHARE
 from quire.engine.config import EngineConfig
-from quire.server.cli.option_values import InvalidOption
+from quire.server.config import InvalidOption
 
 ANY_DEVICE = "auto"
 TOLERANCE = 1e-9

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quire.server.cli.option import ConfigSection, Option, OptionValue
-from quire.server.cli.option_values import InvalidOption, name_list, one_of, seconds, text
+from quire.server.cli.option_values import name_list, one_of, seconds, text
 from quire.server.cli.options import OPTIONS
-from quire.server.config import LoadTime
+from quire.server.config import InvalidOption, LoadTime
 from quire.server.suggestion import closest
 
 OF_SERVER = frozenset(("otlp_traces_endpoint",))

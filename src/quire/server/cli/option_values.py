@@ -22,10 +22,6 @@ LEAST_SECONDS = 0.1
 """The shortest time that an option may give: deadlines are not checked more often."""
 
 
-class InvalidOption(Exception):
-    """An option cannot be used; the text names it and says why."""
-
-
 def text(given: str) -> str:
     if not given.strip():
         raise ValueError("must not be empty")

@@ -12,9 +12,8 @@ from quire.engine.config import EngineConfig, check_options
 from quire.server.cli.memory_shares import with_shares
 from quire.server.cli.models_file import OF_MODEL, read_models_file
 from quire.server.cli.option import ConfigSection, Option, OptionValue
-from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
-from quire.server.config import BUNDLED, BUNDLED_MODEL_NAME, ServedModelConfig
+from quire.server.config import BUNDLED, BUNDLED_MODEL_NAME, InvalidOption, ServedModelConfig
 
 MEMORY_SIZES = frozenset(
     (

@@ -10,7 +10,6 @@ import msgspec
 from quire.server.cli.config_table import shown_default
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import (
-    InvalidOption,
     boolean,
     host_list,
     key_list,
@@ -21,7 +20,7 @@ from quire.server.cli.option_values import (
 )
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.served_models import section_of, served_models
-from quire.server.config import CertReqs, ServerConfig
+from quire.server.config import CertReqs, InvalidOption, ServerConfig
 from quire.server.suggestion import closest
 from quire.server.tenancy.api_keys import read_api_keys
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import MutableMapping
 
 from quire.server.app.notifier import NotifyTarget
-from quire.server.cli.option_values import InvalidOption
+from quire.server.config import InvalidOption
 from quire.server.http.listen import CannotListen, adopt
 
 FIRST_DESCRIPTOR = 3

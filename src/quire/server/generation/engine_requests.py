@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from quire.cache.sharing import SharingTerms
 from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping, ThinkingBudget
-from quire.server.apis.embeddings.protocol import EmbeddingRequest
-from quire.server.apis.scoring.protocol import ScoringFields
 from quire.server.errors import RequestError
 from quire.server.generation.context import Prompt
 from quire.server.generation.output_limits import OutputLimit, num_output_tokens
+from quire.server.generation.parsed_input import PromptRequest
 from quire.server.generation.protocol.fields import GenerationFields
 from quire.server.grammars.compose import ANYTHING, Grammar
 from quire.server.models.served_model import ServingState
@@ -118,7 +117,7 @@ class EngineRequestBuilder:
 
 
 def pooled_requests(
-    request: EmbeddingRequest | ScoringFields,
+    request: PromptRequest,
     answer_id: str,
     pooled: Iterable[tuple[Prompt, Pooling]],
     serving: ServingState,

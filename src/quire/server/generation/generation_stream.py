@@ -15,14 +15,6 @@ from quire.engines.process.token_stream import EngineDown, Refused, TokenStream,
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
-from quire.server.apis.openai.wire import (
-    CachedTokens,
-    CompletionTokensDetails,
-    PromptProgress,
-    QuireAccount,
-    Timing,
-    Usage,
-)
 from quire.server.errors import (
     TOO_MANY,
     DeadlineExceeded,
@@ -35,6 +27,14 @@ from quire.server.generation.choice_output import ChoiceOutput
 from quire.server.generation.context import RequestContext
 from quire.server.generation.output_delta import OutputDelta
 from quire.server.generation.service import Service
+from quire.server.generation.usage import (
+    CachedTokens,
+    CompletionTokensDetails,
+    PromptProgress,
+    QuireAccount,
+    Timing,
+    Usage,
+)
 from quire.server.http.trace_context import TraceContext
 from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import FinishReason, RequestMeter

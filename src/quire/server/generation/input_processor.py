@@ -6,21 +6,16 @@ What the client left out is filled in, and what needs the whole request is check
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.server.apis.embeddings.engine_requests import embedding_requests
-from quire.server.apis.embeddings.protocol import EmbeddingRequest
-from quire.server.apis.prefixes.engine_requests import prefix_requests
-from quire.server.apis.prefixes.protocol import PrefixFields
-from quire.server.apis.scoring.engine_requests import scoring_requests
 from quire.server.errors import RequestError
 from quire.server.generation.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.generation.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
-from quire.server.generation.input_parser import PooledRequest, TokenizedRequest
 from quire.server.generation.output_limits import (
     OutputLimit,
     check_num_logprobs,
     check_priority,
     output_limit,
 )
+from quire.server.generation.parsed_input import EngineRequests, TokenizedRequest
 from quire.server.generation.protocol.chat import ChatRequest
 from quire.server.generation.protocol.completions import CompletionRequest
 from quire.server.generation.protocol.fields import GenerationFields
@@ -45,8 +40,9 @@ class InputProcessor(NamedTuple):
         try:
             if isinstance(tokenized.request, ChatRequest):
                 return self._chat(tokenized.request, tokenized, id_prefix)
-            if isinstance(tokenized.request, PooledRequest):
-                return self._pooled(tokenized.request, tokenized, id_prefix)
+            if tokenized.pooled is not None:
+                return self._pooled(tokenized.pooled, tokenized, id_prefix)
+            assert isinstance(tokenized.request, CompletionRequest)
             return self._completion(tokenized.request, tokenized, id_prefix)
         except RequestError as error:
             raise tokenized.names.error(error) from None
@@ -90,17 +86,11 @@ class InputProcessor(NamedTuple):
         )
 
     def _pooled(
-        self, request: PooledRequest, tokenized: TokenizedRequest, id_prefix: str
+        self, make: EngineRequests, tokenized: TokenizedRequest, id_prefix: str
     ) -> RequestContext:
+        request, prompts = tokenized.request, tokenized.prompts
         check_priority(request.priority, self.serving.policy)
-        answer_id, prompts = self._answer_id(id_prefix), tokenized.prompts
-        serving, tenant = self.serving, self.arrival.tenant
-        if isinstance(request, EmbeddingRequest):
-            requests = embedding_requests(request, answer_id, prompts, serving, tenant)
-        elif isinstance(request, PrefixFields):
-            requests = prefix_requests(request, answer_id, prompts, serving, tenant)
-        else:
-            requests = scoring_requests(request, answer_id, prompts, serving, tenant)
+        answer_id = self._answer_id(id_prefix)
         return RequestContext(
             id=answer_id,
             arrival=self.arrival,
@@ -109,7 +99,7 @@ class InputProcessor(NamedTuple):
             prompts=prompts,
             num_choices=1,
             num_returned=1,
-            requests=requests,
+            requests=make(answer_id, prompts, self.serving, self.arrival.tenant),
             text_options=TextOptions(),
             delivery=Delivery(),
             time_limit_s=_time_limit_s(request.deadline_ms),

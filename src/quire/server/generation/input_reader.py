@@ -19,23 +19,22 @@ import anyio
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from quire.server.errors import SERVER_ERROR, TOO_LARGE, Overloaded, RequestError
-from quire.server.generation.input_parser import (
-    DirectResponse,
-    InputKind,
-    ParsedInput,
-    TokenizedRequest,
-    parse_input,
-)
 from quire.server.generation.input_worker import PackedInput, ParseTask, run_task, unpack
 from quire.server.generation.named_model import NamedModel, named_model
+from quire.server.generation.parsed_input import (
+    DirectResponse,
+    InputParser,
+    ParsedInput,
+    TokenizedRequest,
+)
 from quire.server.generation.prompts import NeedsWorker
-from quire.server.generation.structured_outputs import vocabulary_of
 from quire.server.grammars.check import (
     Vocabulary,
     check_grammar,
     check_within,
     may_explode,
     takes_too_long,
+    vocabulary_of,
 )
 from quire.server.grammars.compose import Grammar
 from quire.server.http.fair_queue import FairQueue, QueueFull
@@ -96,10 +95,10 @@ class InputReader:
         self._readings: set[asyncio.Task[object]] = set()
 
     async def prompts(
-        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+        self, parse: InputParser, body: bytes, context: InputContext, tenant: str
     ) -> TokenizedRequest:
         """Return a request for outputs, its prompts in tokens. Raises RequestError."""
-        read = await self._read(kind, body, context, tenant)
+        read = await self._read(parse, body, context, tenant)
         assert isinstance(read, TokenizedRequest)
         if read.grammar is None:
             return read
@@ -126,35 +125,33 @@ class InputReader:
         return self._clock() - began_s
 
     async def answer(
-        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+        self, parse: InputParser, body: bytes, context: InputContext, tenant: str
     ) -> DirectResponse:
         """Return the answer to a request that needs no engine. Raises RequestError."""
-        read = await self._read(kind, body, context, tenant)
+        read = await self._read(parse, body, context, tenant)
         assert isinstance(read, DirectResponse)
         return read
 
     async def _read(
-        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+        self, parse: InputParser, body: bytes, context: InputContext, tenant: str
     ) -> ParsedInput:
         """Parse a body, at once where it is small, and with a template of its own in a worker."""
         try:
-            return await self._read_plain(kind, body, context, tenant)
+            return await self._read_plain(parse, body, context, tenant)
         except NeedsWorker:
-            render = partial(self._render, kind, body, context)
+            render = partial(self._render, parse, body, context)
             return await self._queued(self.size_classes[-1], render, tenant, len(body))
 
     async def _read_plain(
-        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+        self, parse: InputParser, body: bytes, context: InputContext, tenant: str
     ) -> ParsedInput:
         if _is_read_at_once(body):
-            return parse_input(kind, body, context)
+            return parse(body, context)
         size_class = next(
             size_class for size_class in self.size_classes if len(body) <= size_class.max_bytes
         )
-        parse = self._in_process if size_class.in_process else self._in_thread
-        return await self._queued(
-            size_class, partial(parse, kind, body, context), tenant, len(body)
-        )
+        run = self._in_process if size_class.in_process else self._in_thread
+        return await self._queued(size_class, partial(run, parse, body, context), tenant, len(body))
 
     async def _queued(
         self,
@@ -177,16 +174,20 @@ class InputReader:
         reading.add_done_callback(lambda _: size_class.queue.release())
         return await asyncio.shield(reading)
 
-    async def _in_thread(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
+    async def _in_thread(
+        self, parse: InputParser, body: bytes, context: InputContext
+    ) -> ParsedInput:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, parse_input, kind, body, context)
+        return await loop.run_in_executor(self._threads, parse, body, context)
 
-    async def _in_process(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
-        task = ParseTask(kind, body, context.limits, context.source)
+    async def _in_process(
+        self, parse: InputParser, body: bytes, context: InputContext
+    ) -> ParsedInput:
+        task = ParseTask(parse, body, context.limits, context.source)
         return await unpack(await self._workers.submit(task))
 
-    async def _render(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
-        task = ParseTask(kind, body, context.limits, context.source, renders_own_template=True)
+    async def _render(self, parse: InputParser, body: bytes, context: InputContext) -> ParsedInput:
+        task = ParseTask(parse, body, context.limits, context.source, renders_own_template=True)
         return await unpack(await self._workers.render(task))
 
     async def close(self) -> None:

@@ -19,12 +19,7 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.generation.context import Prompt
-from quire.server.generation.input_parser import (
-    InputKind,
-    ParsedInput,
-    TokenizedRequest,
-    parse_input,
-)
+from quire.server.generation.parsed_input import InputParser, ParsedInput, TokenizedRequest
 from quire.server.generation.prompts import NeedsWorker
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
@@ -43,7 +38,7 @@ class ParseTask(NamedTuple):
     """A task for a worker: a body, and all that it takes to parse it. It may end the worker where
     it renders the template of a request."""
 
-    kind: InputKind
+    parse: InputParser
     body: bytes
     limits: InputLimits
     source: TokenizerSource
@@ -67,7 +62,7 @@ def run_task(task: ParseTask) -> PackedInput:
         context = InputContext(
             task.limits, tokenizer, task.source, in_worker=task.renders_own_template
         )
-        read = parse_input(task.kind, task.body, context)
+        read = task.parse(task.body, context)
     except (RequestError, NeedsWorker) as error:
         return PackedInput(_pickled(error))
     finally:

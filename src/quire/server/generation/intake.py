@@ -3,7 +3,7 @@ same on every route.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,18 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from quire.server.apis.responses.history import (
-    ContinuedBody,
-    History,
-    NeedsHistory,
-    encode_continued,
-)
-from quire.server.errors import TOO_LARGE, DeadlineExceeded, RequestError, ShuttingDown
+from quire.server.errors import DeadlineExceeded, RequestError, ShuttingDown
 from quire.server.generation.context import RequestContext
-from quire.server.generation.input_parser import InputKind, TokenizedRequest
 from quire.server.generation.input_processor import InputProcessor
 from quire.server.generation.input_reader import INLINE_BYTES
 from quire.server.generation.named_model import NamedModel
+from quire.server.generation.parsed_input import InputParser, TokenizedRequest
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import JSON
 from quire.server.models.model_use import model_use_of
@@ -40,47 +34,27 @@ class RequestIntake:
         self._service = service
 
     async def context(
-        self, request: Request, kind: InputKind, id_prefix: str
+        self, request: Request, parse: InputParser, id_prefix: str
     ) -> tuple[RequestContext, ServingState]:
         """Return what the engine is asked for a request, and what serving needs. Raises
         RequestError."""
-        tokenized, serving = await self.tokenized(request, kind)
+        tokenized, serving = await self.tokenized(request, parse)
         return self.processed(request, tokenized, serving, id_prefix), serving
 
     async def tokenized(
-        self, request: Request, kind: InputKind
+        self, request: Request, parse: InputParser
     ) -> tuple[TokenizedRequest, ServingState]:
         """Return a request with its prompts in tokens. Raises RequestError."""
-        body, serving = await self._read(request)
-        return await self._tokenize(request, kind, body, serving), serving
+        body, serving = await self.read(request)
+        return await self.tokenize(request, parse, body, serving), serving
 
-    async def response(
-        self, request: Request, look_up: Callable[[NeedsHistory], History]
-    ) -> tuple[TokenizedRequest, ServingState]:
-        """Return a request for a response with its prompt in tokens; `look_up` finds what it needs
-        of stored responses. Raises RequestError."""
-        body, serving = await self._read(request)
-        try:
-            return await self._tokenize(request, InputKind.RESPONSE, body, serving), serving
-        except NeedsHistory as needed:
-            continued = encode_continued(ContinuedBody(body, look_up(needed)))
-        most = self._service.config.max_body_bytes
-        if len(continued) > most:
-            raise RequestError(
-                f"The request and what it goes on from have {len(continued)} bytes; this server "
-                f"reads at most {most} (--max-body-bytes).",
-                param="previous_response_id",
-                code="request_too_large",
-                status=TOO_LARGE,
-            )
-        kind = InputKind.CONTINUED_RESPONSE
-        return await self._tokenize(request, kind, continued, serving), serving
-
-    async def _tokenize(
-        self, request: Request, kind: InputKind, body: bytes, serving: ServingState
+    async def tokenize(
+        self, request: Request, parse: InputParser, body: bytes, serving: ServingState
     ) -> TokenizedRequest:
+        """Return a request whose `body` was read with its prompts in tokens. Raises
+        RequestError."""
         tenant = arrival_of(request).tenant.name
-        reading = self._service.inputs.prompts(kind, body, serving.input, tenant)
+        reading = self._service.inputs.prompts(parse, body, serving.input, tenant)
         return await self._unless_cancelled(request, body, reading)
 
     def processed(
@@ -100,16 +74,16 @@ class RequestIntake:
             serving.model.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context
 
-    async def answer(self, request: Request, kind: InputKind) -> Response:
+    async def answer(self, request: Request, parse: InputParser) -> Response:
         """Answer a request that needs no engine. Raises RequestError."""
-        body, serving = await self._read(request)
+        body, serving = await self.read(request)
         tenant = arrival_of(request).tenant.name
-        reading = self._service.inputs.answer(kind, body, serving.input, tenant)
+        reading = self._service.inputs.answer(parse, body, serving.input, tenant)
         response = await self._unless_cancelled(request, body, reading)
         headers = {"x-quire-warnings": "; ".join(response.warnings)} if response.warnings else None
         return Response(response.body, headers=headers, media_type=JSON)
 
-    async def _read(self, request: Request) -> tuple[bytes, ServingState]:
+    async def read(self, request: Request) -> tuple[bytes, ServingState]:
         """Return the body and what serving needs. Raises RequestError.
 
         That the server is not ready is said before the body is checked, but after it is read: a

@@ -3,7 +3,7 @@
 from typing import NamedTuple, TypeAlias
 
 from quire.scheduler.request import TokenLogprobs
-from quire.server.apis.openai.wire import PromptProgress, Timing
+from quire.server.generation.usage import PromptProgress, Timing
 from quire.server.parsers.events import Event
 
 FLOAT_BYTES = 4

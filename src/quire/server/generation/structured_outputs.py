@@ -4,19 +4,13 @@ from quire.engine.messages import EngineFacts
 from quire.scheduler.request import ReasoningTags
 from quire.server.errors import RequestError
 from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.structured import (
-    WHITESPACE_FIELD,
-    GrammarKind,
-    GrammarSource,
-    StructuredFields,
-)
+from quire.server.generation.protocol.structured import WHITESPACE_FIELD, StructuredFields
 from quire.server.generation.tools.grammars import enforced_field, tool_grammar
 from quire.server.grammars.answers import answer
-from quire.server.grammars.check import Vocabulary
 from quire.server.grammars.compose import ANY_TEXT, Grammar, compose, in_channel
+from quire.server.grammars.source import GrammarKind, GrammarSource
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.output_parser import ParserOptions
-from quire.server.text.tokenizer import TextTokenizer
 
 
 def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
@@ -133,10 +127,3 @@ def _either(calls: Grammar, answers: Grammar) -> Grammar:
         warnings=calls.warnings + answers.warnings,
         parts=(*calls.parts, answers._replace(text=f"start: body\n{answers.text}")),
     )
-
-
-def vocabulary_of(facts: EngineFacts, tokenizer: TextTokenizer) -> Vocabulary:
-    """Return what a grammar may name of the model's vocabulary."""
-    specials = tuple(tokenizer.special_tokens.items())
-    known = tuple(each for each in specials if each[1] < facts.vocab_size)
-    return Vocabulary(facts.vocab_size, known, facts.eos_token_ids)

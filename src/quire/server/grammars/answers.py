@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.structured import GrammarKind, GrammarSource
 from quire.server.grammars.compose import literal
 from quire.server.grammars.json_values import COMPACT, Separators, json_value
 from quire.server.grammars.schema_check import check_schema
+from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_GBNF_BYTES = 16 * 1024
 """Converting takes time as the square of the length: 0.6 s for the worst of this one."""

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.engine.grammar.limits import parser_limits
+from quire.engine.messages import EngineFacts
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.structured import GrammarKind
 from quire.server.grammars.compose import Grammar
+from quire.server.grammars.source import GrammarKind
+from quire.server.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -141,3 +143,10 @@ def _tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
 
     wrapper = TokenizerWrapper(_ByteTokens(vocabulary))
     return LLTokenizer(wrapper, eos_token=list(vocabulary.eos_token_ids), slices=[])
+
+
+def vocabulary_of(facts: EngineFacts, tokenizer: TextTokenizer) -> Vocabulary:
+    """Return what a grammar may name of the model's vocabulary."""
+    specials = tuple(tokenizer.special_tokens.items())
+    known = tuple(each for each in specials if each[1] < facts.vocab_size)
+    return Vocabulary(facts.vocab_size, known, facts.eos_token_ids)

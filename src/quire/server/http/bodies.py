@@ -4,6 +4,7 @@ read have a largest size together. What is refused is forgotten at once.
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -16,7 +17,6 @@ from quire.server.errors import (
     RequestError,
     ShuttingDown,
 )
-from quire.server.observability.metrics import ServerMetrics
 
 MAX_SHOWN_CHARS = 128
 
@@ -30,15 +30,24 @@ class HalfRead:
     error: RequestError | None = None
 
 
+class BodyCounts(Protocol):
+    """Counts of bodies: the bytes of those that are half read, and the refused by their error's
+    code."""
+
+    num_half_read_bytes: int
+
+    def on_refused(self, reason: str) -> None: ...
+
+
 class BodyReader:
     """Reads the bodies of all requests of a server, inside its event loop."""
 
     def __init__(
-        self, config: ServerConfig, metrics: ServerMetrics, cut_off: asyncio.Future[None]
+        self, config: ServerConfig, counts: BodyCounts, cut_off: asyncio.Future[None]
     ) -> None:
         self._max_together = config.max_half_read_bytes
         self._limits = config.http
-        self._metrics = metrics
+        self._counts = counts
         self._cut_off = cut_off
         self._half_read: dict[HalfRead, None] = {}  # the oldest first
 
@@ -68,7 +77,7 @@ class BodyReader:
                 raise
             raise body.error from None
         except RequestError as error:
-            self._metrics.on_refused(error.code)
+            self._counts.on_refused(error.code)
             raise
         finally:
             self._cut_off.remove_done_callback(stop)
@@ -84,7 +93,7 @@ class BodyReader:
 
     def _forget(self, body: HalfRead) -> None:
         if self._half_read.pop(body, body) is None:
-            self._metrics.num_half_read_bytes -= len(body.data)
+            self._counts.num_half_read_bytes -= len(body.data)
         body.data = bytearray()  # an error's traceback would keep it
 
     async def _read(self, request: Request, body: HalfRead, max_bytes: int) -> bytes:
@@ -126,8 +135,8 @@ class BodyReader:
 
     def _take(self, body: HalfRead, part: bytes) -> None:
         body.data += part
-        self._metrics.num_half_read_bytes += len(part)
-        while self._metrics.num_half_read_bytes > self._max_together:
+        self._counts.num_half_read_bytes += len(part)
+        while self._counts.num_half_read_bytes > self._max_together:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
@@ -137,7 +146,7 @@ class BodyReader:
         first.
         """
         oldest = next(each for each in self._half_read if each.data)
-        self._metrics.on_refused("body_memory_full")
+        self._counts.on_refused("body_memory_full")
         self._give_up(
             oldest,
             Overloaded(

@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 from quire.engine.messages import EngineFacts
-from quire.server.generation.protocol.fields import MAX_LOGPROBS
 from quire.server.models.sampling_defaults import SamplingDefaults
 from quire.server.parsers.formats import ReasoningFormat, ToolFormat
 from quire.server.text.tokenizer import TextTokenizer
+
+MAX_LOGPROBS = 20
 
 
 class TokenizerSource(NamedTuple):

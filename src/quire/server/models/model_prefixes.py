@@ -18,9 +18,14 @@ from quire.engines.protocol import EngineProtocol
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish
-from quire.server.apis.prefixes.protocol import Prefix, PrefixState
 from quire.server.errors import RequestError
-from quire.server.models.pinned_prefix import PinnedPrefix, PinOutcome, outcome_of
+from quire.server.models.pinned_prefix import (
+    PinnedPrefix,
+    PinOutcome,
+    Prefix,
+    PrefixState,
+    outcome_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,17 +1,46 @@
 """A pinned prefix as the server keeps it: all that it takes to pin it again in another engine."""
 
-import math
 from array import array
 from asyncio import TimerHandle
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
-from quire.cache.block_hash import TOKEN_CODE
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish
-from quire.server.apis.prefixes.protocol import PrefixFields, PrefixState
-from quire.server.generation.context import RequestContext
+
+
+class PrefixState(StrEnum):
+    """The states of a prefix: its blocks are held; they are being computed, for the first time or
+    again; there are none, and `why` says what has become of them."""
+
+    PINNED = "pinned"
+    COMPUTING = "computing"
+    LOST = "lost"
+
+
+class Prefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A pinned prefix of `num_tokens` tokens. The full blocks of it are held while it is `pinned`:
+    `num_pinned_tokens` tokens in `num_blocks` blocks, which other prefixes may hold too. Times are
+    seconds since 1970; `expires_at` is null for one that stays. `tenant` is whose it is, where all
+    are listed."""
+
+    id: str
+    object: str = "prefix"
+    created_at: int
+    expires_at: int | None
+    model: str
+    name: str | None
+    state: PrefixState
+    why: str | None
+    num_tokens: int
+    num_pinned_tokens: int
+    num_blocks: int
+    tenant: str | UnsetType = UNSET
 
 
 class PinOutcome(NamedTuple):
@@ -81,21 +110,3 @@ class PinnedPrefix:
         return replace(
             self.request, id=self.request_id, prompt_token_ids=tuple(self.pinned_token_ids)
         )
-
-
-def pinned_prefix(asked: PrefixFields, context: RequestContext) -> PinnedPrefix:
-    """Return the prefix that a request asks for, whose `context` says what the engine is asked."""
-    (new,), (prompt,) = context.requests, context.prompts
-    expires_s = None if asked.ttl_s is None else context.created_s + math.ceil(asked.ttl_s)
-    return PinnedPrefix(
-        id=context.id,
-        tenant=context.arrival.tenant.name,
-        model=context.model,
-        name=asked.name,
-        created_s=context.created_s,
-        expires_s=expires_s,
-        num_tokens=len(prompt.token_ids),
-        pinned_token_ids=array(TOKEN_CODE, new.prompt_token_ids),
-        request=replace(new, prompt_token_ids=()),
-        request_id=new.id,
-    )

@@ -16,8 +16,7 @@ from quire.scheduler.policy import PolicyName
 from quire.scheduler.step import Delta
 from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, ServerConfig
 from quire.server.errors import EngineGone, ModelLoading
-from quire.server.generation.structured_outputs import vocabulary_of
-from quire.server.grammars.check import prepare_check
+from quire.server.grammars.check import prepare_check, vocabulary_of
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.models.lifecycle import (
     Actions,
@@ -29,11 +28,7 @@ from quire.server.models.lifecycle import (
 from quire.server.models.model_prefixes import ModelPrefixes
 from quire.server.models.output_formats import OutputFormats, describe_tool_calls, output_formats
 from quire.server.models.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from quire.server.models.shared_prefixes import (
-    SharedPrefixError,
-    SharedPrefixes,
-    load_shared_prefixes,
-)
+from quire.server.models.shared_prefixes import ReadPrefixes, SharedPrefixError, SharedPrefixes
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.live.live_feed import LiveFeed
 from quire.server.observability.metrics import ModelMetrics
@@ -91,6 +86,13 @@ class Subscribers(NamedTuple):
         self.live.on_engine_resumed()
 
 
+class Openers(NamedTuple):
+    """Openers of what a model has: its engine, and the file of its shared prefixes."""
+
+    engine: OpenEngine
+    shared_prefixes: ReadPrefixes
+
+
 class ServedModel:
     """One model of a server.
 
@@ -106,13 +108,14 @@ class ServedModel:
         self,
         config: ServedModelConfig,
         server: ServerConfig,
-        open_engine: OpenEngine,
+        openers: Openers,
         subscribers: Subscribers,
         sources: Sources,
     ) -> None:
         self.config = config
         self.metrics, self.kv_events, _, self.prefixes, self.live = subscribers
-        self._open_engine = partial(open_engine, config.engine, subscribers)
+        self._open_engine = partial(openers.engine, config.engine, subscribers)
+        self._read_prefixes = openers.shared_prefixes
         self.engine: EngineProtocol = self._open_engine()
         self.known_facts: EngineFacts | None = None
         self.tokenizer: TextTokenizer | None = None
@@ -209,7 +212,7 @@ class ServedModel:
             self.defaults = found.with_temperature(self.config.default_temperature)
         tokenizer = load_tokenizer(source.model, source.revision)
         if self.config.shared_prefix_file is not None:
-            self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
+            self.shared_prefixes = self._read_prefixes(self.config.shared_prefix_file, tokenizer)
         self.output_formats = output_formats(self.config, tokenizer.template)
         if tokenizer.template is not None:
             logger.info("%s: %s", self.name, describe_tool_calls(self.output_formats))

@@ -4,17 +4,18 @@ Neither text nor tokens are kept, nor anything that would tell one tenant of ano
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event
+from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Finish
-from quire.server.generation.context import RequestContext
+from quire.server.tenancy.tenants import Arrival
 
 MAX_LISTED = 100
 """So many timelines are listed."""
@@ -76,6 +77,25 @@ class Timeline:
         return (self.tenant, self.id), (self.tenant, self.request_id)
 
 
+class TracedRequest(Protocol):
+    """A request that is submitted to the engine, as its timeline knows it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created_s(self) -> int: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def arrival(self) -> Arrival: ...
+
+    @property
+    def requests(self) -> Sequence[NewRequest]: ...
+
+
 class Timelines:
     """Keeps the newest `max_timelines`, fewer where they have many choices. `are_apart`: there are
     tenants, who must not learn of each other."""
@@ -88,9 +108,9 @@ class Timelines:
         self._by_name: dict[tuple[str, str], Timeline] = {}
         self._by_request: dict[str, ChoiceTimeline] = {}
 
-    def open(self, context: RequestContext, now: float) -> Timeline:
+    def open(self, request: TracedRequest, now: float) -> Timeline:
         """Return the timeline of a request that is submitted to the engine at `now`."""
-        timeline = _timeline(context, now)
+        timeline = _timeline(request, now)
         if self._max_timelines == 0:
             return timeline
         self._ring.append(timeline)
@@ -166,18 +186,18 @@ def visible_event(event: Event, is_own: Callable[[str], bool]) -> Event:
     return event._replace(other=ANOTHER)
 
 
-def _timeline(context: RequestContext, now: float) -> Timeline:
-    """Return a timeline that does not hold the context: that would keep the prompt."""
-    tenant = context.arrival.tenant.name
+def _timeline(request: TracedRequest, now: float) -> Timeline:
+    """Return a timeline that does not hold the request: that would keep the prompt."""
+    tenant = request.arrival.tenant.name
     return Timeline(
-        id=context.id,
-        created_s=context.created_s,
-        model=context.model,
+        id=request.id,
+        created_s=request.created_s,
+        model=request.model,
         tenant=tenant,
-        request_id=context.arrival.request_id,
-        arrived_s=context.arrival.arrived_s,
+        request_id=request.arrival.request_id,
+        arrived_s=request.arrival.arrived_s,
         submitted_s=now,
         choices=[
-            ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in context.requests
+            ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in request.requests
         ],
     )

@@ -8,8 +8,7 @@ import math
 import re
 from pathlib import Path
 
-from quire.server.cli.option_values import InvalidOption
-from quire.server.config import ApiKey
+from quire.server.config import ApiKey, InvalidOption
 
 RATES = ("rpm", "tpm")
 """Requests and tokens a minute, the only words of a line with a `=`, the key left out."""

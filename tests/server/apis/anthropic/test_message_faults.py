@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.scheduler.reasons import Reason
+from quire.server.apis.anthropic.inputs import parse_message
 from quire.server.config import ApiKey
 from quire.server.errors import RequestError
-from quire.server.generation.input_parser import InputKind, TokenizedRequest, parse_input
+from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
@@ -82,7 +83,7 @@ def test_nothing_that_is_sent_is_the_servers_fault(
     limits, source = InputLimits(FACTS, 1024, (MODEL,)), TokenizerSource(BUNDLED, None)
     context = InputContext(limits, tokenizer, source)
     try:
-        read = parse_input(InputKind.MESSAGE, body, context)
+        read = parse_message(body, context)
     except RequestError as error:
         assert error.status == 400
         assert error.message

@@ -10,8 +10,8 @@ import pytest
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.scheduler.reasons import Reason
-from quire.server.models import model_prefixes
 from quire.server.config import ApiKey
+from quire.server.models import model_prefixes
 from tests.server.apis.prefixes.asking import LONG, MESSAGES, headers_of, listed, pin, shown
 from tests.server.scripted_engine import BLOCK_SIZE, NUM_BLOCKS
 from tests.server.served import (

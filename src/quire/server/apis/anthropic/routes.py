@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.server.apis.anthropic.inputs import count_tokens, parse_message
 from quire.server.apis.anthropic.writer import MessageWriter
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.protocol.capabilities import COUNT_TOKENS, MESSAGES
 from quire.server.generation.service import Service
@@ -32,13 +32,13 @@ class MessageRoutes:
         )
 
     async def message(self, request: Request) -> Response:
-        context, serving = await self._intake.context(request, InputKind.MESSAGE, "msg")
+        context, serving = await self._intake.context(request, parse_message, "msg")
         context = replace(context, warnings=context.warnings + _beta_warnings(request))
         generation = GenerationStream(context, self._service, serving)
         return GenerationResponse(generation, MessageWriter(generation), self._service)
 
     async def count_tokens(self, request: Request) -> Response:
-        response = await self._intake.answer(request, InputKind.COUNT_TOKENS)
+        response = await self._intake.answer(request, count_tokens)
         told = response.headers.get("x-quire-warnings")
         warnings = (*([told] if told else ()), *_beta_warnings(request))
         if warnings:

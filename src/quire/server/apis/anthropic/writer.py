@@ -17,10 +17,10 @@ from quire.server.apis.anthropic.wire import (
     OutputTokensDetails,
     Ping,
 )
-from quire.server.apis.openai.wire import CompletionTokensDetails, Usage
 from quire.server.errors import RequestError
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.output_delta import Ending, OutputDelta
+from quire.server.generation.usage import CompletionTokensDetails, Usage
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 

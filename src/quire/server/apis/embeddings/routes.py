@@ -4,11 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.server.apis.embeddings.parser import parse_embedding
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.apis.embeddings.writer import EmbeddingWriter
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.protocol.capabilities import EMBEDDINGS
 from quire.server.generation.service import Service
@@ -26,7 +26,7 @@ class EmbeddingRoutes:
         return (Route(EMBEDDINGS, self.embeddings, methods=["POST"]),)
 
     async def embeddings(self, request: Request) -> Response:
-        tokenized, serving = await self._intake.tokenized(request, InputKind.EMBEDDING)
+        tokenized, serving = await self._intake.tokenized(request, parse_embedding)
         asked = tokenized.request
         assert isinstance(asked, EmbeddingRequest)
         context = self._intake.processed(request, tokenized, serving, "embd")

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.apis.openai.response_builder import ResponseBuilder
-from quire.server.apis.openai.wire import Usage
 from quire.server.errors import RequestError, error_body
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.output_delta import OutputDelta
+from quire.server.generation.usage import Usage
 from quire.server.http.sliced_json import encode_sliced
 
 MAX_UNSLICED = 500

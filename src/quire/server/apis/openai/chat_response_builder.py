@@ -22,14 +22,13 @@ from quire.server.apis.openai.wire import (
     ChatLogprobs,
     ChatMessageOut,
     FunctionOut,
-    QuireAccount,
     TokenInfo,
     ToolCallOut,
     TopToken,
-    Usage,
 )
 from quire.server.generation.context import RequestContext
 from quire.server.generation.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
+from quire.server.generation.usage import QuireAccount, Usage
 
 
 class ChatResponseBuilder:

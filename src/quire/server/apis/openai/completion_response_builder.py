@@ -15,12 +15,11 @@ from quire.server.apis.openai.wire import (
     CompletionBody,
     CompletionChoice,
     CompletionLogprobs,
-    QuireAccount,
     TopLogprobs,
-    Usage,
 )
 from quire.server.generation.context import RequestContext
 from quire.server.generation.output_delta import LogprobEntry, OutputDelta
+from quire.server.generation.usage import QuireAccount, Usage
 
 
 class CompletionResponseBuilder:

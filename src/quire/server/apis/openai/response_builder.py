@@ -14,11 +14,10 @@ from quire.server.apis.openai.wire import (
     CompletionBody,
     PromptLogprob,
     PromptLogprobs,
-    QuireAccount,
-    Usage,
 )
 from quire.server.generation.context import TextOptions
 from quire.server.generation.output_delta import OutputDelta
+from quire.server.generation.usage import QuireAccount, Usage
 
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""

@@ -7,9 +7,16 @@ from starlette.routing import Route
 from quire.server.apis.openai.answer_writer import ChunkWriter
 from quire.server.apis.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.apis.openai.completion_response_builder import CompletionResponseBuilder
+from quire.server.apis.openai.inputs import (
+    detokenize,
+    parse_chat,
+    parse_completion,
+    render_chat,
+    render_completion,
+    tokenize,
+)
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.generation.service import Service
@@ -34,25 +41,25 @@ class TextRoutes:
         )
 
     async def completions(self, request: Request) -> Response:
-        context, serving = await self._intake.context(request, InputKind.COMPLETION, "cmpl")
+        context, serving = await self._intake.context(request, parse_completion, "cmpl")
         generation = GenerationStream(context, self._service, serving)
         builder = CompletionResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
     async def chat(self, request: Request) -> Response:
-        context, serving = await self._intake.context(request, InputKind.CHAT, "chatcmpl")
+        context, serving = await self._intake.context(request, parse_chat, "chatcmpl")
         generation = GenerationStream(context, self._service, serving)
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
     async def render_completion(self, request: Request) -> Response:
-        return await self._intake.answer(request, InputKind.RENDER_COMPLETION)
+        return await self._intake.answer(request, render_completion)
 
     async def render_chat(self, request: Request) -> Response:
-        return await self._intake.answer(request, InputKind.RENDER_CHAT)
+        return await self._intake.answer(request, render_chat)
 
     async def tokenize(self, request: Request) -> Response:
-        return await self._intake.answer(request, InputKind.TOKENIZE)
+        return await self._intake.answer(request, tokenize)
 
     async def detokenize(self, request: Request) -> Response:
-        return await self._intake.answer(request, InputKind.DETOKENIZE)
+        return await self._intake.answer(request, detokenize)

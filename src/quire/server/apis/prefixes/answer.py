@@ -7,14 +7,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.server.apis.openai.response import GenerationResponse
-from quire.server.apis.prefixes.protocol import PrefixState
 from quire.server.errors import CONFLICT, RequestError
 from quire.server.generation.answer_writer import UnstreamedWriter
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.output_delta import OutputDelta
 from quire.server.generation.service import Service
 from quire.server.models.model_prefixes import ModelPrefixes
-from quire.server.models.pinned_prefix import PinnedPrefix, outcome_of
+from quire.server.models.pinned_prefix import PinnedPrefix, PrefixState, outcome_of
 
 
 class PrefixAnswer(Response):

@@ -1,17 +1,23 @@
 """The prefix that a body gives, in tokens: made as prompts of completions and chats are, so that
 these find it."""
 
+import math
+from array import array
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
 
+from quire.cache.block_hash import TOKEN_CODE
+from quire.server.apis.prefixes.engine_requests import prefix_requests
 from quire.server.apis.prefixes.protocol import (
     PrefixChatRequest,
     PrefixFields,
     PrefixTextRequest,
 )
 from quire.server.errors import RequestError
-from quire.server.generation.context import Prompt
+from quire.server.generation.context import Prompt, RequestContext
 from quire.server.generation.field_checks import check_chat, check_generates, check_model
+from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompts import (
     encode_chat,
     read_prompts,
@@ -19,40 +25,35 @@ from quire.server.generation.prompts import (
     unread_kwargs,
     with_own_template,
 )
-from quire.server.generation.protocol.parse import validate
+from quire.server.generation.protocol.parse import parse_object, validate
 from quire.server.generation.reasoning_options import effort_warnings
 from quire.server.generation.tools.checks import check_tools
 from quire.server.models.input_context import InputContext
+from quire.server.models.pinned_prefix import PinnedPrefix
 
 
-class PrefixInput(NamedTuple):
-    """A request for a prefix, which no longer holds what its prompt was made of."""
-
-    request: PrefixFields
-    prompt: Prompt
-    warnings: tuple[str, ...] = ()
-
-
-def read_prefix(fields: Mapping[str, object], context: InputContext) -> PrefixInput:
-    """Return what the fields of a body ask for. Raises RequestError."""
+def parse_prefix(body: bytes, context: InputContext) -> TokenizedRequest:
+    """Read a request for a prefix. Raises RequestError."""
+    fields = parse_object(body)
     is_chat = "messages" in fields
     if is_chat and "prompt" in fields:
         raise RequestError(
             "'prompt' and 'messages' exclude each other: a prefix is one of them.", param="prompt"
         )
     read = _read_chat(fields, context) if is_chat else _read_text(fields, context)
-    num_tokens, block_size = len(read.prompt.token_ids), context.facts.block_size
+    (prompt,) = read.prompts
+    num_tokens, block_size = len(prompt.token_ids), context.facts.block_size
     if num_tokens < block_size:
         raise RequestError(
-            f"'{read.prompt.field}' has {num_tokens} tokens, and only full blocks of {block_size} "
+            f"'{prompt.field}' has {num_tokens} tokens, and only full blocks of {block_size} "
             "can be pinned.",
-            param=read.prompt.field,
+            param=prompt.field,
             code="prefix_too_short",
         )
     return read
 
 
-def _read_text(fields: Mapping[str, object], context: InputContext) -> PrefixInput:
+def _read_text(fields: Mapping[str, object], context: InputContext) -> TokenizedRequest:
     request = validate(fields, PrefixTextRequest)
     check_model(request.model, context)
     check_generates(context)
@@ -61,10 +62,10 @@ def _read_text(fields: Mapping[str, object], context: InputContext) -> PrefixInp
     if not request.prompt[0].content:
         raise RequestError("Invalid 'prompt': must not be empty.", param="prompt")
     (prompt,) = read_prompts(request.as_completion(), context)
-    return PrefixInput(request.model_copy(update={"prompt": ()}), prompt._replace(text=None))
+    return _tokenized(request.model_copy(update={"prompt": ()}), prompt)
 
 
-def _read_chat(fields: Mapping[str, object], context: InputContext) -> PrefixInput:
+def _read_chat(fields: Mapping[str, object], context: InputContext) -> TokenizedRequest:
     request = validate(fields, PrefixChatRequest)
     check_model(request.model, context)
     check_generates(context)
@@ -76,4 +77,29 @@ def _read_chat(fields: Mapping[str, object], context: InputContext) -> PrefixInp
     warnings = (*unread_kwargs(chat, context), *effort_warnings(chat, context))
     dropped = dict.fromkeys(("tools", "documents", "chat_template", "chat_template_kwargs"))
     kept = request.model_copy(update={"messages": [], **dropped})
-    return PrefixInput(kept, prompt._replace(text=None), warnings)
+    return _tokenized(kept, prompt, warnings)
+
+
+def _tokenized(
+    request: PrefixFields, prompt: Prompt, warnings: tuple[str, ...] = ()
+) -> TokenizedRequest:
+    prompts = (prompt._replace(text=None),)
+    return TokenizedRequest(request, prompts, warnings, pooled=partial(prefix_requests, request))
+
+
+def pinned_prefix(asked: PrefixFields, context: RequestContext) -> PinnedPrefix:
+    """Return the prefix that a request asks for, whose `context` says what the engine is asked."""
+    (new,), (prompt,) = context.requests, context.prompts
+    expires_s = None if asked.ttl_s is None else context.created_s + math.ceil(asked.ttl_s)
+    return PinnedPrefix(
+        id=context.id,
+        tenant=context.arrival.tenant.name,
+        model=context.model,
+        name=asked.name,
+        created_s=context.created_s,
+        expires_s=expires_s,
+        num_tokens=len(prompt.token_ids),
+        pinned_token_ids=array(TOKEN_CODE, new.prompt_token_ids),
+        request=replace(new, prompt_token_ids=()),
+        request_id=new.id,
+    )

@@ -1,10 +1,8 @@
 """`POST /v1/prefixes`: a prefix that is to be pinned, and how it is shown."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from pydantic import Field, StringConstraints
 
 from quire.server.generation.protocol.chat import (
@@ -18,6 +16,7 @@ from quire.server.generation.protocol.chat import (
 from quire.server.generation.protocol.completions import CompletionRequest, Prompts
 from quire.server.generation.protocol.fields import MAX_PRIORITY, StrictModel
 from quire.server.generation.protocol.tools import Tools
+from quire.server.models.pinned_prefix import Prefix
 
 MAX_NAME_CHARS = 64
 MAX_TTL_S = 366 * 86400.0
@@ -71,35 +70,6 @@ class PrefixChatRequest(PrefixFields):
             add_special_tokens=self.add_special_tokens,
             add_generation_prompt=False,
         )
-
-
-class PrefixState(StrEnum):
-    """The states of a prefix: its blocks are held; they are being computed, for the first time or
-    again; there are none, and `why` says what has become of them."""
-
-    PINNED = "pinned"
-    COMPUTING = "computing"
-    LOST = "lost"
-
-
-class Prefix(msgspec.Struct, frozen=True, kw_only=True):
-    """A pinned prefix of `num_tokens` tokens. The full blocks of it are held while it is `pinned`:
-    `num_pinned_tokens` tokens in `num_blocks` blocks, which other prefixes may hold too. Times are
-    seconds since 1970; `expires_at` is null for one that stays. `tenant` is whose it is, where all
-    are listed."""
-
-    id: str
-    object: str = "prefix"
-    created_at: int
-    expires_at: int | None
-    model: str
-    name: str | None
-    state: PrefixState
-    why: str | None
-    num_tokens: int
-    num_pinned_tokens: int
-    num_blocks: int
-    tenant: str | UnsetType = UNSET
 
 
 class PrefixList(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from quire.engine.config import EngineConfig
 from quire.server.apis.prefixes.answer import PrefixAnswer
+from quire.server.apis.prefixes.inputs import parse_prefix, pinned_prefix
 from quire.server.apis.prefixes.protocol import (
     PrefixDeleted,
     PrefixFields,
@@ -14,14 +15,13 @@ from quire.server.apis.prefixes.protocol import (
 )
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.protocol.capabilities import PREFIXES
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import flag_of, query_of
 from quire.server.models.model_prefixes import ModelPrefixes
-from quire.server.models.pinned_prefix import PinnedPrefix, pinned_prefix
+from quire.server.models.pinned_prefix import PinnedPrefix
 from quire.server.tenancy.tenants import arrival_of
 
 MAX_SHOWN_CHARS = 128
@@ -46,7 +46,7 @@ class PrefixRoutes:
 
     async def _create(self, request: Request) -> Response:
         """Answer when the prefix is pinned. Raises RequestError where it cannot be."""
-        tokenized, serving = await self._intake.tokenized(request, InputKind.PREFIX)
+        tokenized, serving = await self._intake.tokenized(request, parse_prefix)
         asked = tokenized.request
         assert isinstance(asked, PrefixFields)
         _check_pins(serving.model.config.engine)

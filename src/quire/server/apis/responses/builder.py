@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.server.apis.openai.wire import CachedTokens, CompletionTokensDetails, Usage
 from quire.server.apis.responses.asked import AskedResponse
 from quire.server.apis.responses.protocol import (
     Anything,
@@ -13,6 +12,7 @@ from quire.server.apis.responses.protocol import (
     ResponseBody,
     ResponseUsage,
 )
+from quire.server.generation.usage import CachedTokens, CompletionTokensDetails, Usage
 
 
 class Origin(NamedTuple):

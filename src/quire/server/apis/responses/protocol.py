@@ -7,9 +7,10 @@ import msgspec
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.apis.openai.wire import CachedTokens, CompletionTokensDetails
 from quire.server.generation.protocol.chat import MAX_MESSAGES, Effort
-from quire.server.generation.protocol.fields import MAX_LOGPROBS, Positive, StrictModel, at_most
+from quire.server.generation.protocol.fields import Positive, StrictModel, at_most
+from quire.server.generation.usage import CachedTokens, CompletionTokensDetails
+from quire.server.models.input_context import MAX_LOGPROBS
 
 
 def _read_input(given: object) -> str | list[dict[str, object]]:

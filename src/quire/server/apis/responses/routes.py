@@ -1,5 +1,7 @@
 """The route that responses are asked by, with the store that keeps them."""
 
+from collections.abc import Callable
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,16 +13,23 @@ from quire.server.apis.responses.asked import AskedResponse
 from quire.server.apis.responses.background import BackgroundRun
 from quire.server.apis.responses.builder import BodyBuilder, Origin
 from quire.server.apis.responses.expiry import ExpiryTimer
+from quire.server.apis.responses.history import (
+    ContinuedBody,
+    History,
+    NeedsHistory,
+    encode_continued,
+)
+from quire.server.apis.responses.inputs import asked_in, parse_continued, parse_response
 from quire.server.apis.responses.keeper import ResponseKeeper
 from quire.server.apis.responses.lookup import HistoryLookup, store_is_off
 from quire.server.apis.responses.store import ResponseStore, StoreLimits
 from quire.server.apis.responses.stored_answer import StoredAnswer
 from quire.server.apis.responses.stored_routes import StoredRoutes
 from quire.server.apis.responses.writer import PREFIX, ItemWriter
-from quire.server.errors import TOO_MANY, RequestError, ShuttingDown
+from quire.server.errors import TOO_LARGE, TOO_MANY, RequestError, ShuttingDown
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import TokenizedRequest
 from quire.server.generation.intake import RequestIntake
+from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.protocol.capabilities import RESPONSES
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import JSON
@@ -52,18 +61,39 @@ class ResponseRoutes:
     async def create(self, request: Request) -> Response:
         owner = arrival_of(request).tenant.name
         lookup = HistoryLookup(self._store, owner, self._service.config.max_body_bytes)
-        tokenized, serving = await self._intake.response(request, lookup.find)
-        assert tokenized.asked is not None
-        if tokenized.asked.background and self._service.draining:
+        tokenized, serving = await self._tokenized(request, lookup.find)
+        asked = asked_in(tokenized)
+        if asked.background and self._service.draining:
             raise ShuttingDown  # it would end with this server
-        is_stored = self._is_stored(tokenized.asked, in_batch=arrival_of(request).in_batch)
+        is_stored = self._is_stored(asked, in_batch=arrival_of(request).in_batch)
         generation, writer = self._begun(request, tokenized, serving, is_stored=is_stored)
-        items = tokenized.asked.input_items
+        items = asked.input_items
         keeper = ResponseKeeper(self._store, self._expiry, owner, items, writer)
-        if tokenized.asked.background:
+        if asked.background:
             return await _in_background(generation, keeper)
         answer = GenerationResponse(generation, writer, self._service)
         return StoredAnswer(answer, writer, keeper.keep) if is_stored else answer
+
+    async def _tokenized(
+        self, request: Request, look_up: Callable[[NeedsHistory], History]
+    ) -> tuple[TokenizedRequest, ServingState]:
+        """Return a request with its prompt in tokens; `look_up` finds what it needs of stored
+        responses. Raises RequestError."""
+        body, serving = await self._intake.read(request)
+        try:
+            return await self._intake.tokenize(request, parse_response, body, serving), serving
+        except NeedsHistory as needed:
+            continued = encode_continued(ContinuedBody(body, look_up(needed)))
+        most = self._service.config.max_body_bytes
+        if len(continued) > most:
+            raise RequestError(
+                f"The request and what it goes on from have {len(continued)} bytes; this server "
+                f"reads at most {most} (--max-body-bytes).",
+                param="previous_response_id",
+                code="request_too_large",
+                status=TOO_LARGE,
+            )
+        return await self._intake.tokenize(request, parse_continued, continued, serving), serving
 
     def _is_stored(self, asked: AskedResponse, *, in_batch: bool) -> bool:
         """Return whether the response is stored, which is the default where there is a store, but
@@ -82,12 +112,11 @@ class ResponseRoutes:
         *,
         is_stored: bool,
     ) -> tuple[GenerationStream, ItemWriter]:
-        assert tokenized.asked is not None
         context = self._intake.processed(request, tokenized, serving, PREFIX)
         generation = GenerationStream(context, self._service, serving)
         tokens = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         origin = Origin(context.id, context.created_s, context.model, is_stored)
-        return generation, ItemWriter(generation, tokens, BodyBuilder(tokenized.asked, origin))
+        return generation, ItemWriter(generation, tokens, BodyBuilder(asked_in(tokenized), origin))
 
 
 async def _in_background(generation: GenerationStream, keeper: ResponseKeeper) -> Response:

@@ -5,11 +5,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.server.apis.openai.response import GenerationResponse
+from quire.server.apis.scoring.parser import parse_rerank, parse_score
 from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
 from quire.server.apis.scoring.writer import ScoreWriter
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.input_parser import InputKind
 from quire.server.generation.intake import RequestIntake
+from quire.server.generation.parsed_input import InputParser
 from quire.server.generation.protocol.capabilities import RERANK_PATHS, SCORE_PATHS
 from quire.server.generation.service import Service
 
@@ -29,12 +30,12 @@ class ScoringRoutes:
         )
 
     async def rerank(self, request: Request) -> Response:
-        return await self._scored(request, InputKind.RERANK, "rerank")
+        return await self._scored(request, parse_rerank, "rerank")
 
     async def score(self, request: Request) -> Response:
-        return await self._scored(request, InputKind.SCORE, "score")
+        return await self._scored(request, parse_score, "score")
 
-    async def _scored(self, request: Request, kind: InputKind, id_prefix: str) -> Response:
+    async def _scored(self, request: Request, kind: InputParser, id_prefix: str) -> Response:
         tokenized, serving = await self._intake.tokenized(request, kind)
         asked, facts = tokenized.request, serving.facts.scores
         assert isinstance(asked, RerankRequest | ScoreRequest) and facts is not None

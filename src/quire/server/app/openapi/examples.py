@@ -8,9 +8,6 @@ from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.apis.batches.protocol import BatchList, BatchObject, FileList, FileObject
 from quire.server.apis.openai.wire import (
-    CachedTokens,
-    CacheMiss,
-    CacheProbe,
     ChatBody,
     ChatChoice,
     ChatChunk,
@@ -19,16 +16,9 @@ from quire.server.apis.openai.wire import (
     ChatMessageOut,
     CompletionBody,
     CompletionChoice,
-    Loads,
-    ModelInfo,
-    ModelLoads,
-    QuireAccount,
     Rendered,
     RenderedPrompt,
     RenderedSampling,
-    ServerInfo,
-    Timing,
-    Usage,
 )
 from quire.server.app.models.wire import (
     FlightRecordWritten,
@@ -37,7 +27,9 @@ from quire.server.app.models.wire import (
     ModelChanged,
     ModelStatus,
 )
+from quire.server.app.wire import CacheMiss, CacheProbe, Loads, ModelInfo, ModelLoads, ServerInfo
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
+from quire.server.generation.usage import CachedTokens, QuireAccount, Timing, Usage
 from quire.server.models.sampling_defaults import SamplingDefaults
 from quire.server.observability.timeline_view import (
     ChoiceOut,

@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 
-from quire.server.apis.prefixes.protocol import (
-    Prefix,
-    PrefixDeleted,
-    PrefixList,
-    PrefixState,
-)
+from quire.server.apis.prefixes.protocol import PrefixDeleted, PrefixList
 from quire.server.app.openapi.examples import CREATED_S
 from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.errors import CONFLICT, NOT_FOUND, TOO_LARGE, TOO_LATE, TOO_MANY, UNAVAILABLE
 from quire.server.errors import UNSUPPORTED_MEDIA as MEDIA
 from quire.server.generation.protocol.capabilities import PREFIXES
+from quire.server.models.pinned_prefix import Prefix, PrefixState
 
 _OK = 200
 _EXAMPLE = Prefix(

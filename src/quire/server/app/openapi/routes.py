@@ -5,18 +5,7 @@ from collections.abc import Mapping
 
 from quire import __version__
 from quire.server.apis.batches.protocol import FileDeleted
-from quire.server.apis.openai.wire import (
-    Cancelled,
-    ChatChunk,
-    CompletionBody,
-    Detokenized,
-    Health,
-    ResetSent,
-    StartProgress,
-    Startup,
-    Tokenized,
-    Version,
-)
+from quire.server.apis.openai.wire import ChatChunk, CompletionBody, Detokenized, Tokenized
 from quire.server.apis.responses.stream_events import EVENT_TYPES
 from quire.server.app.openapi import (
     embedding_examples,
@@ -32,6 +21,7 @@ from quire.server.app.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.app.openapi.stream_docs import STREAM_ROUTES
 from quire.server.app.openapi.usage_docs import USAGE_ROUTES
 from quire.server.app.page.entrance import Entrance
+from quire.server.app.wire import Cancelled, Health, ResetSent, StartProgress, Startup, Version
 from quire.server.errors import (
     NOT_FOUND,
     TOO_LARGE,

@@ -8,9 +8,9 @@ from quire.doctor.examination import Subject, examine, has_failed
 from quire.doctor.finding import Finding, Section, fail, ok, warn
 from quire.doctor.report import json_of, lines_of
 from quire.server.app.exit_codes import FAILED_START
-from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import read_config, unknown_variables
+from quire.server.config import InvalidOption
 
 
 def doctor_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:

@@ -14,12 +14,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.fields import (
-    INT64_MAX,
-    MAX_LOGPROBS,
-    StrictModel,
-    at_most,
-)
+from quire.server.generation.protocol.fields import INT64_MAX, StrictModel, at_most
 from quire.server.generation.protocol.structured import StructuredFields
 from quire.server.generation.protocol.tools import (
     MAX_ID_CHARS,
@@ -33,6 +28,7 @@ from quire.server.generation.protocol.tools import (
     ToolChoice,
     Tools,
 )
+from quire.server.models.input_context import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096

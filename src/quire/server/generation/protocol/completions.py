@@ -6,8 +6,9 @@ from typing import Annotated, NamedTuple, TypeAlias
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.fields import MAX_CHOICES, MAX_LOGPROBS
+from quire.server.generation.protocol.fields import MAX_CHOICES
 from quire.server.generation.protocol.structured import StructuredFields
+from quire.server.models.input_context import MAX_LOGPROBS
 
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16

@@ -17,10 +17,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from quire.scheduler.request import Sampling
+from quire.server.models.input_context import MAX_LOGPROBS
 from quire.server.models.sampling_defaults import SamplingDefaults
 
 MAX_CHOICES = 128
-MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024

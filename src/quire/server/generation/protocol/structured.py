@@ -4,13 +4,13 @@ strings, or a grammar. Each becomes a `GrammarSource`, whose size is bounded.
 
 import json
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, from_json
 
 from quire.server.generation.protocol.fields import GenerationFields
+from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 """The text of a regular expression or grammar, or of a schema as JSON."""
@@ -26,26 +26,6 @@ WHITESPACE = "disable_any_whitespace"
 WHITESPACE_FIELD = f"structured_outputs.{WHITESPACE}"
 _TRUE_ANYWAY = "disable_fallback"
 """An option of vLLM that forbids what Quire never does."""
-
-
-class GrammarKind(StrEnum):
-    """The ways in which a grammar is given."""
-
-    JSON = "json"
-    REGEX = "regex"
-    CHOICE = "choice"
-    GRAMMAR = "grammar"
-
-
-class GrammarSource(NamedTuple):
-    """The source of a grammar: `text` is a schema as JSON, the choices as a JSON array of
-    strings, a regular expression, or a grammar in Lark or GBNF. `field` is where the client wrote
-    it. A schema that is `strict` has no keyword without a meaning."""
-
-    kind: GrammarKind
-    text: str
-    field: str
-    strict: bool = False
 
 
 class StructuredOutputs(NamedTuple):

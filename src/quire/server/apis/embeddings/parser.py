@@ -1,0 +1,24 @@
+"""Parses the bodies of embedding requests."""
+
+from functools import partial
+
+from quire.server.apis.embeddings.engine_requests import embedding_requests
+from quire.server.apis.embeddings.inputs import check_embedding, read_inputs
+from quire.server.apis.embeddings.protocol import EmbeddingRequest
+from quire.server.generation.field_checks import check_model, no_effect_warnings
+from quire.server.generation.parsed_input import TokenizedRequest
+from quire.server.generation.prompt_truncation import truncation_warnings
+from quire.server.generation.protocol.capabilities import EMBEDDINGS
+from quire.server.generation.protocol.parse import parse_request
+from quire.server.models.input_context import InputContext
+
+
+def parse_embedding(body: bytes, context: InputContext) -> TokenizedRequest:
+    """Read a request for embeddings. Raises RequestError."""
+    request, no_effect = parse_request(body, EmbeddingRequest, EMBEDDINGS)
+    check_model(request.model, context)
+    check_embedding(request, context)
+    prompts = read_inputs(request, context)
+    warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
+    kept = request.model_copy(update={"input": ()})
+    return TokenizedRequest(kept, prompts, warnings, pooled=partial(embedding_requests, kept))
