@@ -36,8 +36,8 @@ from bench.records import (
 from bench.servers import Launch
 from bench.settings import Settings, count, cut
 from bench.workloads import WORKLOADS
-from quire.bench.workloads import Workload
 from quire.models.optimizations import Optimization
+from quire.workbench.bench.workloads import Workload
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {"W1": "bench-0.5b", "W2": "bench-0.5b", "W4": "bench-0.5b", "W5": "bench-15m"}

@@ -30,7 +30,7 @@ from bench.requests import Ask, RequestSource, build_source
 from bench.results import Comparison, Run, ServerFacts
 from bench.servers import Launch, Server, running
 from bench.settings import Settings, parse_settings
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 IDLE_WATCH_S = 3.0

@@ -21,8 +21,8 @@ from jsonschema import Draft202012Validator
 from bench.json_list_records import JsonListRecord, ListTally, list_table
 from bench.machine import read_commit, read_machine
 from bench.records import DATE_FORMAT
-from quire.bench.processes import own_server
 from quire.server.grammars.json_values import TEMPLATE, json_value
+from quire.workbench.bench.processes import own_server
 
 NAME = "bench"
 MAX_TOKENS = 300

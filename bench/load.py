@@ -19,10 +19,10 @@ from bench.prompts import build_prompts
 from bench.requests import Ask, RequestSource
 from bench.servers import HOST
 from bench.workloads import WORKLOADS
-from quire.bench.exchange import Address, build_request
-from quire.bench.load import ClosedLoop, Load, Percentiles, percentiles
-from quire.bench.replies import Failure, Reply, parse_reply
-from quire.bench.workloads import Workload
+from quire.workbench.bench.exchange import Address, build_request
+from quire.workbench.bench.load import ClosedLoop, Load, Percentiles, percentiles
+from quire.workbench.bench.replies import Failure, Reply, parse_reply
+from quire.workbench.bench.workloads import Workload
 
 COMPLETIONS_PATH = "/v1/completions"
 

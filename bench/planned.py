@@ -29,9 +29,9 @@ from bench.peers import QUIRE
 from bench.planned_records import BurstRow, PlannedModel, PlannedRecord, planned_tables
 from bench.records import DATE_FORMAT
 from bench.servers import Launch, running
-from quire.bench.figures import Figures
-from quire.planning.forecast import Forecast
-from quire.planning.plan import Plan
+from quire.workbench.bench.figures import Figures
+from quire.workbench.planning.forecast import Forecast
+from quire.workbench.planning.plan import Plan
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUNDLED = "bundled"

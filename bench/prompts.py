@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 WORD_TOKEN = re.compile(r"^Ġ[a-z]{2,}$")
 MIN_WORDS = 100

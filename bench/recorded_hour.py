@@ -32,7 +32,7 @@ from quire.engine.startup.build_toy import build_toy_engine
 from quire.engines.process.flight_ring import FlightRing
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.simulation.replay import replay
+from quire.workbench.simulation.replay import replay
 
 STEP_S = 0.036
 """A hundred thousand steps are an hour."""

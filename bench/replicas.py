@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from quire.bench.processes import own_server
+from quire.workbench.bench.processes import own_server
 
 NUM_CLIENTS = 8
 PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 256, 32, 8

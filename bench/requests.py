@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from bench.prompts import build_prompts
 from bench.workloads import TRACED
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 MT_BENCH = "mt_bench_questions.jsonl"
 AZURE = "azure_llm_2023_conv.csv"

@@ -11,7 +11,7 @@ from statistics import median
 from bench.ceilings import Ceilings
 from bench.load import LoadResult
 from bench.machine import Machine
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 # Cores' worth of CPU, averaged over a run, above which someone else may have slowed it.
 MAX_IDLE_SERVER_CORES = 0.05

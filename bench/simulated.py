@@ -32,9 +32,9 @@ from bench.records import DATE_FORMAT
 from bench.servers import HOST, Launch, running
 from bench.simulated_records import SimulatedRecord, TraceRow, simulated_table
 from bench.trace_clients import Asked, Played, play
-from quire.bench.exchange import Address
-from quire.simulation.figures import Figures
-from quire.simulation.traces.read import read_trace
+from quire.workbench.bench.exchange import Address
+from quire.workbench.simulation.figures import Figures
+from quire.workbench.simulation.traces.read import read_trace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUIRE_COMMAND = (sys.executable, "-m", "quire.server.cli")

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.bench.exchange import Address, Exchange, build_request, exchange
-from quire.bench.load import Percentiles, percentiles
-from quire.bench.replies import Failure, Reply, parse_reply
-from quire.simulation.simulation import Load
-from quire.simulation.traces.traced_request import TracedRequest
+from quire.workbench.bench.exchange import Address, Exchange, build_request, exchange
+from quire.workbench.bench.load import Percentiles, percentiles
+from quire.workbench.bench.replies import Failure, Reply, parse_reply
+from quire.workbench.simulation.simulation import Load
+from quire.workbench.simulation.traces.traced_request import TracedRequest
 
 PATH = "/v1/completions"
 TIMEOUT_S = 1800.0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quire.bench.workloads import Workload
+from quire.workbench.bench.workloads import Workload
 
 _ALL = (
     Workload(

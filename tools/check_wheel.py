@@ -4,7 +4,7 @@ Its content is compared with `src`; then it is installed with its dependencies i
 outside the checkout, every module is imported there, and the `quire` command is asked its version.
 Modules of what a plain installation lacks may fail to import for its lack alone: Triton comes with
 the PyTorch of GPUs, OpenTelemetry with the extra `otel`, Ray with the extra `ray`, the libraries of
-`quire.terminal` with the extra `terminal`.
+`quire.workbench.terminal` with the extra `terminal`.
 """
 
 import subprocess

@@ -5,7 +5,7 @@ from bench.load import LoadResult
 from bench.results import Run, build_row
 from bench.workloads import WORKLOADS
 
-from quire.bench.load import Percentiles, percentile
+from quire.workbench.bench.load import Percentiles, percentile
 from tests.rounding import compounded
 
 W4 = WORKLOADS["W4"]

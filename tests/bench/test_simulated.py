@@ -10,8 +10,8 @@ from bench.pairs import Pair
 from bench.simulated_records import SimulatedRecord, TraceRow, simulated_table
 from bench.trace_clients import Asked, play
 
-from quire.bench.exchange import parse_address
-from quire.simulation.traces.read import read_trace
+from quire.workbench.bench.exchange import parse_address
+from quire.workbench.simulation.traces.read import read_trace
 from tests.server.served import MODEL, Served, plain_config, serving
 
 PAIR = Pair(90.0, 100.0)

@@ -17,7 +17,7 @@ ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
 ENVIRON |= {"QUIRE_MODEL": "bundled"}
 
 
-@pytest.mark.long  # servers that run are measured in every run, tests/bench/test_command.py
+@pytest.mark.long  # each run measures servers that run: tests/workbench/bench/test_command.py
 def test_bundled_model_is_started_measured_and_stopped(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     counts = ("--requests", "2", "--concurrency", "2", "--output-tokens", "6", "--repeats", "1")

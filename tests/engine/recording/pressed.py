@@ -26,7 +26,7 @@ from quire.scheduler.snapshot.scheduler_snapshot import (
     snapshot_scheduler,
 )
 from quire.scheduler.step import Step, StepResult
-from quire.simulation.replay import replay
+from quire.workbench.simulation.replay import replay
 from tests.engine.recording.recorded import Recorded
 
 DECODER = msgspec.msgpack.Decoder[Record](Record)

@@ -22,7 +22,7 @@ from quire.engine.recording.flight_file import (
 from quire.engine.recording.frames import bodies, framed
 from quire.engine.recording.ring import NUM_SLOTS, RingReader, RingWriter, create_ring, read_ring
 from quire.scheduler.config import SchedulerConfig
-from quire.simulation.replay import replay
+from quire.workbench.simulation.replay import replay
 from tests.engine.recording.recorded import Recorded
 from tests.scheduler.driver import request, result_of
 

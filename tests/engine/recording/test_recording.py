@@ -18,7 +18,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.snapshot.arrival import TenantNumbers
 from quire.scheduler.snapshot.scheduler_snapshot import can_snapshot, snapshot_scheduler
-from quire.simulation.replay import replay
+from quire.workbench.simulation.replay import replay
 from tests.engine.recording.recorded import Inputs, Recorded, cache_configs, scheduler_configs
 
 DECODER = msgspec.msgpack.Decoder[Record](Record)

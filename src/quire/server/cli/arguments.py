@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from quire import __version__
-from quire.bench.options import EPILOG, add_bench_options
-from quire.planning.options import add_plan_options
 from quire.server.cli.default_model import TITLE
 from quire.server.cli.settings import add_engine_options, add_options, add_planned_options
 from quire.server.config import BUNDLED
 from quire.server.suggestion import closest
-from quire.simulation.options import EPILOG as SIM_EPILOG
-from quire.simulation.options import add_sim_options
-from quire.terminal.options import CHAT_EPILOG, add_chat_options, add_top_options
+from quire.workbench.bench.options import EPILOG, add_bench_options
+from quire.workbench.planning.options import add_plan_options
+from quire.workbench.simulation.options import EPILOG as SIM_EPILOG
+from quire.workbench.simulation.options import add_sim_options
+from quire.workbench.terminal.options import CHAT_EPILOG, add_chat_options, add_top_options
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from quire import __version__
-from quire.bench.options import read_options, split_serve_args
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engines.local.configs import engine_configs
@@ -39,6 +38,7 @@ from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import find_folder
+from quire.workbench.bench.options import read_options, split_serve_args
 
 if TYPE_CHECKING:
     from quire.engines.protocol import OpenEngine
@@ -227,8 +227,8 @@ def bench_command(
     arguments: Mapping[str, object], serve_args: tuple[str, ...], argv: Sequence[str]
 ) -> int:
     # Imported here: `quire serve` needs none of it.
-    from quire.bench.command import Invocation, read_addresses, run
     from quire.output_files import check_plotting
+    from quire.workbench.bench.command import Invocation, read_addresses, run
 
     try:
         options = read_options(arguments, serve_args)

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 
 from quire.models.config import CheckpointError, UnsupportedModel
-from quire.planning.plan import Lengths, Plan, PlanRequest, build_plan
-from quire.planning.report import diff_lines, lines_of
 from quire.server.app.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import add_planned_options, read_config
 from quire.server.config import InvalidOption
-from quire.simulation.cost.cost_file import save_cost
-from quire.simulation.cost.devices import DeviceError
+from quire.workbench.planning.plan import Lengths, Plan, PlanRequest, build_plan
+from quire.workbench.planning.report import diff_lines, lines_of
+from quire.workbench.simulation.cost.cost_file import save_cost
+from quire.workbench.simulation.cost.devices import DeviceError
 
 OWN = ("planned_device", "input_tokens", "output_tokens", "diff", "cost", "json")
 

@@ -11,8 +11,8 @@ from quire.engine.recording.flight_file import FlightFileError, load_file
 from quire.progress import Progress
 from quire.server.app.exit_codes import DIFFERS, USAGE_ERROR
 from quire.server.cli.output import print_line
-from quire.simulation.replay import replay
-from quire.simulation.report import lines_of, report_of
+from quire.workbench.simulation.replay import replay
+from quire.workbench.simulation.report import lines_of, report_of
 
 
 def replay_command(arguments: Mapping[str, object]) -> int:

@@ -18,26 +18,26 @@ from quire.progress import Progress
 from quire.scheduler.policy import PolicyName
 from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.output import print_line
-from quire.simulation.against_record import (
+from quire.workbench.simulation.against_record import (
     ScheduleDiffers,
     check_schedule,
     engine_of,
     recorded_outcome,
 )
-from quire.simulation.calibrate import calibrate
-from quire.simulation.cost.cost_file import (
+from quire.workbench.simulation.calibrate import calibrate
+from quire.workbench.simulation.cost.cost_file import (
     CostFile,
     CostFileError,
     ServerCost,
     load_cost,
     save_cost,
 )
-from quire.simulation.cost.fit import TooFewSteps
-from quire.simulation.cost.fitted import FittedCost
-from quire.simulation.figures import Objective, figures_of
-from quire.simulation.plot import draw
-from quire.simulation.sim_report import Run, SimReport, fit_lines, lines_of_report
-from quire.simulation.simulation import (
+from quire.workbench.simulation.cost.fit import TooFewSteps
+from quire.workbench.simulation.cost.fitted import FittedCost
+from quire.workbench.simulation.figures import Objective, figures_of
+from quire.workbench.simulation.plot import draw
+from quire.workbench.simulation.sim_report import Run, SimReport, fit_lines, lines_of_report
+from quire.workbench.simulation.simulation import (
     Costs,
     EngineSetup,
     Load,
@@ -46,12 +46,12 @@ from quire.simulation.simulation import (
     scheduler_of,
     setup_of,
 )
-from quire.simulation.sweep import Swept, grid_of, sweep
-from quire.simulation.traces.read import Trace, read_trace
-from quire.simulation.traces.trace_error import TraceError
-from quire.simulation.traces.traced_request import assigned, sped_up
-from quire.simulation.virtual.fleet import FleetSize
-from quire.simulation.virtual.sending import LinkSpeed
+from quire.workbench.simulation.sweep import Swept, grid_of, sweep
+from quire.workbench.simulation.traces.read import Trace, read_trace
+from quire.workbench.simulation.traces.trace_error import TraceError
+from quire.workbench.simulation.traces.traced_request import assigned, sped_up
+from quire.workbench.simulation.virtual.fleet import FleetSize
+from quire.workbench.simulation.virtual.sending import LinkSpeed
 
 RECORDED = "recorded"
 

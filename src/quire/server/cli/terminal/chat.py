@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Mapping
 
-from quire.bench.exchange import parse_address
 from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.arguments import text_of
-from quire.terminal.requirements import CannotRun, check_libraries, check_terminal
+from quire.workbench.bench.exchange import parse_address
+from quire.workbench.terminal.requirements import CannotRun, check_libraries, check_terminal
 
 SAMPLING = (
     "max_tokens",
@@ -38,8 +38,8 @@ def chat_command(
         return USAGE_ERROR
     # Imported here: other commands need none of it, and may lack the libraries.
     from quire.server.generation.protocol.fields import GenerationFields
-    from quire.terminal.chat import ChatOptions, run_chat
-    from quire.terminal.sampling_options import rules_of_schema
+    from quire.workbench.terminal.chat import ChatOptions, run_chat
+    from quire.workbench.terminal.sampling_options import rules_of_schema
 
     options = ChatOptions(
         url=url,

@@ -4,13 +4,13 @@ variables set."""
 import logging
 from collections.abc import Iterator, Mapping
 
-from quire.doctor.examination import Subject, examine, has_failed
-from quire.doctor.finding import Finding, Section, fail, ok, warn
-from quire.doctor.report import json_of, lines_of
 from quire.server.app.exit_codes import FAILED_START
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import read_config, unknown_variables
 from quire.server.config import InvalidOption
+from quire.workbench.doctor.examination import Subject, examine, has_failed
+from quire.workbench.doctor.finding import Finding, Section, fail, ok, warn
+from quire.workbench.doctor.report import json_of, lines_of
 
 
 def doctor_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:

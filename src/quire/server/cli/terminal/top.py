@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Mapping
 
-from quire.bench.exchange import parse_address
 from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.arguments import text_of
-from quire.terminal.requirements import CannotRun, check_libraries, check_terminal
+from quire.workbench.bench.exchange import parse_address
+from quire.workbench.terminal.requirements import CannotRun, check_libraries, check_terminal
 
 INSTEAD = "without one read /metrics, or /v1/live as a stream of events"
 
@@ -20,7 +20,7 @@ def top_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
     except (CannotRun, ValueError) as error:
         print(f"quire top: {error}", file=sys.stderr)
         return USAGE_ERROR
-    from quire.terminal.top import TopOptions, run_top  # other commands need none of it
+    from quire.workbench.terminal.top import TopOptions, run_top  # other commands need none of it
 
     model = text_of(arguments, "model")
     api_key = text_of(arguments, "api_key") or environ.get("QUIRE_API_KEY") or None

@@ -1,0 +1,119 @@
+"""The figures of a simulated or recorded run: percentiles of times, goodput, what it cost."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from quire.scheduler.step import Stats
+from quire.workbench.simulation.simulation import Simulated
+from quire.workbench.simulation.virtual.clients import Answer
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """A service-level objective: the most milliseconds to the first token, between two tokens of
+    one answer in the mean, and until the end. None is no bound. It is kept where at least `share`
+    of all requests are within all of them."""
+
+    first_token_ms: float | None = None
+    inter_token_ms: float | None = None
+    end_to_end_ms: float | None = None
+    share: float = 0.99
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it bounds anything."""
+        return (self.first_token_ms, self.inter_token_ms, self.end_to_end_ms) != (None, None, None)
+
+    def is_met(self, answer: Answer) -> bool:
+        """Return whether a request that was sent is within it; a refused one never is."""
+        if answer.is_refused or answer.first_s is None:
+            return False
+        times_s = (
+            (self.first_token_ms, answer.first_s - answer.sent_s),
+            (self.inter_token_ms, answer.inter_token_s or 0.0),
+            (self.end_to_end_ms, answer.last_s - answer.sent_s),
+        )
+        return all(most_ms is None or 1e3 * seconds <= most_ms for most_ms, seconds in times_s)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Percentiles of times, in milliseconds; None where nothing was timed."""
+
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
+NOTHING_TIMED = Spread(None, None, None)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The figures of one run. Goodput is the requests within the objective by the second, None
+    without one; rates are over the time from the first request sent to the last answer's end.
+    Engines have sent each other `sent_gb` (1e9 bytes) of keys and values, `sending` from the end of
+    a prompt until they had arrived; `num_declined` prompts were computed again instead.
+    """
+
+    num_requests: int
+    num_refused: int
+    seconds: float
+    first_token: Spread
+    inter_token: Spread
+    end_to_end: Spread
+    output_tok_s: float
+    good_share: float | None
+    goodput_req_s: float | None
+    num_preemptions: int
+    hit_rate: float
+    num_steps: int
+    mean_running: float
+    sent_gb: float = 0.0
+    num_declined: int = 0
+    sending: Spread = NOTHING_TIMED
+
+
+def spread_of(seconds: Sequence[float]) -> Spread:
+    """Return the percentiles of seconds, interpolated between the nearest ranks."""
+    if not len(seconds):
+        return NOTHING_TIMED
+    found = np.percentile(np.asarray(seconds), (50, 90, 99))
+    return Spread(*(round(1e3 * float(each), 4) for each in found))
+
+
+def figures_of(simulated: Simulated, objective: Objective) -> Figures:
+    """Return the figures of a simulation."""
+    clients, stats = simulated.clients, simulated.stats
+    answers = clients.answers
+    served = [each for each in answers if each.first_s is not None]
+    first_s = min((each.sent_s for each in answers), default=0.0)
+    seconds = max((each.last_s for each in answers), default=first_s) - first_s
+    num_outputs = sum(each.num_output_tokens for each in answers)
+    good = sum(map(objective.is_met, answers)) if objective.is_given else None
+    return Figures(
+        num_requests=len(answers),
+        num_refused=sum(each.is_refused for each in answers),
+        seconds=round(seconds, 6),
+        first_token=spread_of([(each.first_s or 0.0) - each.sent_s for each in served]),
+        inter_token=spread_of(clients.gaps_s),
+        end_to_end=spread_of([each.last_s - each.sent_s for each in served]),
+        output_tok_s=_ratio(num_outputs, seconds),
+        good_share=None if good is None else _ratio(good, len(answers)),
+        goodput_req_s=None if good is None else _ratio(good, seconds),
+        num_preemptions=stats.num_preemptions,
+        hit_rate=_hit_rate(stats),
+        num_steps=simulated.num_steps,
+        mean_running=_ratio(num_outputs, simulated.num_steps),
+        sent_gb=round(1e-9 * simulated.sent.num_bytes, 3),
+        num_declined=simulated.sent.num_declined,
+        sending=spread_of(simulated.sent.seconds),
+    )
+
+
+def _hit_rate(stats: Stats) -> float:
+    """Return the share of prompt tokens that were found in the prefix cache."""
+    return _ratio(stats.num_prefix_hits, stats.num_prefix_queries)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return round(part / whole, 6) if whole > 0 else 0.0

@@ -1,0 +1,61 @@
+"""Tables of figures for people: a row for each figure, a column for each run."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from quire.workbench.simulation.figures import Figures, Spread
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _spread(spread: Spread) -> str:
+    return " / ".join(map(_milliseconds, (spread.p50_ms, spread.p90_ms, spread.p99_ms)))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("requests", lambda run: f"{run.num_requests:,}"),
+    ("refused", lambda run: f"{run.num_refused:,}"),
+    ("seconds", lambda run: f"{run.seconds:,.1f}"),
+    ("TTFT ms, p50 / p90 / p99", lambda run: _spread(run.first_token)),
+    ("ITL ms, p50 / p90 / p99", lambda run: _spread(run.inter_token)),
+    ("end to end ms, p50 / p90 / p99", lambda run: _spread(run.end_to_end)),
+    ("output tok/s", lambda run: f"{run.output_tok_s:,.1f}"),
+    ("within the objective", lambda run: _share(run.good_share)),
+    ("goodput, requests/s", lambda run: _rate(run.goodput_req_s)),
+    ("preemptions", lambda run: f"{run.num_preemptions:,}"),
+    ("prefix hits", lambda run: _share(run.hit_rate)),
+    ("steps", lambda run: f"{run.num_steps:,}"),
+    ("output tokens a step", lambda run: f"{run.mean_running:.1f}"),
+)
+SENDING: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("keys and values sent, GB", lambda run: f"{run.sent_gb:,.1f}"),
+    ("sending ms, p50 / p90 / p99", lambda run: _spread(run.sending)),
+    ("prompts computed again", lambda run: f"{run.num_declined:,}"),
+)
+"""Rows of runs in which engines send each other blocks."""
+
+
+def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table whose first column is on the left, all others on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        yield "  ".join((first.ljust(widths[0]), *cells)).rstrip()
+
+
+def figures_table(runs: Sequence[tuple[str, Figures]]) -> Iterator[str]:
+    """Yield the lines of a table of runs, side by side under their names."""
+    rows = [("", *(name for name, _ in runs))]
+    has_sent = any(run.sent_gb or run.num_declined for _, run in runs)
+    wanted = (*ROWS, *SENDING) if has_sent else ROWS
+    rows += [(title, *(cell(run) for _, run in runs)) for title, cell in wanted]
+    yield from lines_of(rows)
