@@ -25,7 +25,7 @@ from bench.in_process import build_quietly
 from bench.machine import read_machine
 from quire.cache.block_hash import BlockHash
 from quire.cache.chain import Content
-from quire.cache.extra_keys import NO_KEYS
+from quire.cache.sharing import NO_KEYS
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.persistence.block_port import row_views
 from quire.engine.persistence.loading import MAX_READING_PARTS, NUM_THREADS

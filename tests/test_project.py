@@ -18,8 +18,7 @@ from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
-UNLINKED_PACKAGES = ("bench", "distributed", "doctor", "planning", "simulation", "terminal")
-"""At the top `bench` is the developers' benchmarks, built on the package (decision 14)."""
+UNLINKED_PACKAGES = ("engines", "storage", "workbench")
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
     *("admit", "grow", "cache", "prefix hit", "release", "evict", "preempt", "swap", "fork"),

@@ -60,6 +60,32 @@ def test_no_modules_import_each_other() -> None:
     assert cycle_of(graph) == []
 
 
+def package_of(name: str) -> str:
+    return name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def lies_in(package: str, other: str) -> bool:
+    return f"{package}.".startswith(f"{other}.")
+
+
+def package_imports() -> dict[str, set[str]]:
+    """The packages that a package imports, but for those it lies in and those in it."""
+    graph: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        importer = package_of(name)
+        imported = set(map(package_of, imports(path)))
+        graph.setdefault(importer, set()).update(
+            each for each in imported if not lies_in(each, importer) and not lies_in(importer, each)
+        )
+    return graph
+
+
+def test_no_packages_import_each_other() -> None:
+    graph = package_imports()
+    assert len(graph) > 50
+    assert cycle_of(graph) == []
+
+
 def test_no_headers_include_each_other() -> None:
     files = {str(path.relative_to(NATIVE)): path for path in NATIVE.rglob("*.[hc]*")}
     graph = {name: set(includes(path)) for name, path in files.items() if path.suffix in SUFFIXES}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.chain import Content
-from quire.cache.extra_keys import NO_KEYS
+from quire.cache.sharing import NO_KEYS
 
 CONTENT = Content(b"key", b"tokens", NO_KEYS, None)
 

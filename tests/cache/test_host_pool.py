@@ -8,8 +8,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from quire.cache.block_pool import AccountsError
 from quire.cache.chain import Content
-from quire.cache.extra_keys import NO_KEYS
 from quire.cache.host_pool import HostPool
+from quire.cache.sharing import NO_KEYS
 
 KEYS = st.sampled_from([bytes([letter]) for letter in b"abcdefghij"])
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from quire.cache.block_hash import TOKEN_BYTES, TOKEN_CODE, BlockHash
-from quire.cache.extra_keys import NO_KEYS, ExtraKeys, extra_keys
-from quire.cache.sharing import OPEN, SharingTerms
+from quire.cache.sharing import NO_KEYS, OPEN, ExtraKeys, SharingTerms, extra_keys
 
 
 class Content:

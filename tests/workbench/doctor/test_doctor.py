@@ -22,7 +22,7 @@ from quire.workbench.doctor.report import json_of, lines_of
 from quire.workbench.doctor.trial import load_finding
 from tests.models.loading.unservable import UNSERVABLE, write_unservable
 
-FIXTURES = Path(__file__).parents[1] / "models/loading/published/fixtures"
+FIXTURES = Path(__file__).parents[2] / "models/loading/published/fixtures"
 NOBODY = "http://127.0.0.1:9"
 """Nothing listens there."""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.workbench.terminal.visible_text import HIDDEN, on_one_line, visible
 
-PAGE = Path(__file__).parents[2] / "src/quire/server/app/page/static/text.js"
+PAGE = Path(__file__).parents[3] / "src/quire/server/app/page/static/text.js"
 HOSTILE = st.text(st.sampled_from("\x1b\x07\x9b\x9d\r\b\u202e\u2066\u200b\ufeff\U000e0041ab \n\t"))
 
 

@@ -15,9 +15,9 @@ from quire.cache.block_pool import BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain, Content
 from quire.cache.charges.payers import NOBODY
-from quire.cache.extra_keys import NO_KEYS
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
+from quire.cache.sharing import NO_KEYS
 from quire.cache.snapshot.digest_numbers import (
     NO_KEY,
     DigestNumbers,

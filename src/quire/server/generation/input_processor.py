@@ -15,7 +15,7 @@ from quire.server.generation.output_limits import (
     check_priority,
     output_limit,
 )
-from quire.server.generation.parsed_input import EngineRequests, TokenizedRequest
+from quire.server.generation.parsed_input import PooledBuilder, TokenizedRequest
 from quire.server.generation.protocol.chat import ChatRequest
 from quire.server.generation.protocol.completions import CompletionRequest
 from quire.server.generation.protocol.fields import GenerationFields
@@ -86,7 +86,7 @@ class InputProcessor(NamedTuple):
         )
 
     def _pooled(
-        self, make: EngineRequests, tokenized: TokenizedRequest, id_prefix: str
+        self, builder: PooledBuilder, tokenized: TokenizedRequest, id_prefix: str
     ) -> RequestContext:
         request, prompts = tokenized.request, tokenized.prompts
         check_priority(request.priority, self.serving.policy)
@@ -99,7 +99,7 @@ class InputProcessor(NamedTuple):
             prompts=prompts,
             num_choices=1,
             num_returned=1,
-            requests=make(answer_id, prompts, self.serving, self.arrival.tenant),
+            requests=builder.build(answer_id, prompts, self.serving, self.arrival.tenant),
             text_options=TextOptions(),
             delivery=Delivery(),
             time_limit_s=_time_limit_s(request.deadline_ms),

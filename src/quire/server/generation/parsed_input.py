@@ -29,10 +29,14 @@ class PromptRequest(Protocol):
     deadline_ms: float | None
 
 
-EngineRequests: TypeAlias = Callable[
-    [str, tuple[Prompt, ...], ServingState, Tenant], tuple[NewRequest, ...]
-]
-"""Makes the engine requests of a request that ends with its prompts, given the id of its answer."""
+class PooledBuilder(Protocol):
+    """Builds the engine requests of a request that ends with its prompts."""
+
+    def build(
+        self, answer_id: str, prompts: tuple[Prompt, ...], serving: ServingState, tenant: Tenant
+    ) -> tuple[NewRequest, ...]:
+        """Return the requests, whose ids begin with that of the answer. Raises RequestError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class TokenizedRequest:
     hold. `check_s` is how long the grammar's check took.
     `names` are those that the client has for the fields. `asked` is what an API keeps of a request
     for its answer. With `keeps_order` the answer tells in which order the parts of the output came.
-    `pooled` makes the engine requests of what ends with its prompts.
+    `pooled` builds the engine requests of what ends with its prompts.
     """
 
     request: CompletionRequest | ChatRequest | PromptRequest
@@ -58,7 +62,7 @@ class TokenizedRequest:
     names: ClientNames = OWN_NAMES
     asked: object = None
     keeps_order: bool = False
-    pooled: EngineRequests | None = None
+    pooled: PooledBuilder | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an answer tells of the work that it was: tokens, times and progress."""
+"""The account of an answer, as it is sent: tokens, times and progress."""
 
 import msgspec
 from msgspec import UNSET, UnsetType

@@ -1,4 +1,4 @@
-"""What a grammar is made of, as a client gives it."""
+"""The sources of grammars, as clients give them."""
 
 from enum import StrEnum
 from typing import NamedTuple

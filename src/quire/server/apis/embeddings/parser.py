@@ -1,8 +1,6 @@
 """Parses the bodies of embedding requests."""
 
-from functools import partial
-
-from quire.server.apis.embeddings.engine_requests import embedding_requests
+from quire.server.apis.embeddings.engine_requests import EmbeddingBuilder
 from quire.server.apis.embeddings.inputs import check_embedding, read_inputs
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.generation.field_checks import check_model, no_effect_warnings
@@ -21,4 +19,4 @@ def parse_embedding(body: bytes, context: InputContext) -> TokenizedRequest:
     prompts = read_inputs(request, context)
     warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
     kept = request.model_copy(update={"input": ()})
-    return TokenizedRequest(kept, prompts, warnings, pooled=partial(embedding_requests, kept))
+    return TokenizedRequest(kept, prompts, warnings, pooled=EmbeddingBuilder(kept))

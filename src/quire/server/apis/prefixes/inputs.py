@@ -5,10 +5,9 @@ import math
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from quire.cache.block_hash import TOKEN_CODE
-from quire.server.apis.prefixes.engine_requests import prefix_requests
+from quire.server.apis.prefixes.engine_requests import PrefixBuilder
 from quire.server.apis.prefixes.protocol import (
     PrefixChatRequest,
     PrefixFields,
@@ -84,7 +83,7 @@ def _tokenized(
     request: PrefixFields, prompt: Prompt, warnings: tuple[str, ...] = ()
 ) -> TokenizedRequest:
     prompts = (prompt._replace(text=None),)
-    return TokenizedRequest(request, prompts, warnings, pooled=partial(prefix_requests, request))
+    return TokenizedRequest(request, prompts, warnings, pooled=PrefixBuilder(request))
 
 
 def pinned_prefix(asked: PrefixFields, context: RequestContext) -> PinnedPrefix:

@@ -1,8 +1,6 @@
 """Parses the bodies of rerank and score requests."""
 
-from functools import partial
-
-from quire.server.apis.scoring.engine_requests import scoring_requests
+from quire.server.apis.scoring.engine_requests import ScoringBuilder
 from quire.server.apis.scoring.inputs import check_scoring, read_pairs, rerank_pairs, score_pairs
 from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
 from quire.server.generation.context import Prompt
@@ -37,4 +35,4 @@ def _scored(
     request: RerankRequest | ScoreRequest, prompts: tuple[Prompt, ...], no_effect: tuple[str, ...]
 ) -> TokenizedRequest:
     warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
-    return TokenizedRequest(request, prompts, warnings, pooled=partial(scoring_requests, request))
+    return TokenizedRequest(request, prompts, warnings, pooled=ScoringBuilder(request))
