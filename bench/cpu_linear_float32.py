@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import linear
 
 from bench.cpu_linear import SHAPES, Way, medians_s
-from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import library
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.quantised.grouping import bind_grouping
 from quire.models.native.linear.quantised.w8a32 import bind_w8a32
+from quire.models.weights.weight_kernel import WeightKernel
 
 ROWS = (1, 4, 8, 16, 32, 128, 512)
 NAMES = ("q, o", "gate, up", "down", "head")

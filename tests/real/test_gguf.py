@@ -14,9 +14,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from quire.models.layers.lazy_weight import widened
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.gguf.weights import read_weights
+from quire.models.weights.lazy_weight import widened
 from quire.server.cli import default_model
 from tests.e2e.server_process import ServerProcess, server_process
 from tests.real import crowd

@@ -6,10 +6,10 @@ from functools import partial
 import torch
 
 from quire.models.attention.triton.tiles import Device
-from quire.models.layers.group_form import GroupForm
 from quire.models.layers.triton.grouped import WIDENED_COLUMNS, RowLayout
 from quire.models.layers.triton.grouped_kernel import multiply, widen
 from quire.models.layers.triton.launch import grouped_constants
+from quire.models.weights.group_form import GroupForm
 from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 FORMS = {

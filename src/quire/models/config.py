@@ -14,6 +14,12 @@ from quire.models.optimizations import Disabled, Optimization
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 
+FORWARD_ERRORS = (
+    *(AttributeError, IndexError, KeyError, NotImplementedError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What the forward of a model that does not fit raises."""
+
 
 class ModelDtype(StrEnum):
     """The number format that a model computes in. `AUTO`: as stored, but bfloat16 for float32 where

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.hook import AttentionContext, AttentionHook
+from quire.models.attention.latent import is_latent, keep_latent, latent_hook
 from quire.models.batch import Batch, StepRows
 from quire.models.block_rows import BlockRows
 from quire.models.config import LayerFacts
 from quire.models.kv.block_copier import BlockCopier
 from quire.models.kv.kv_rows import build_kv_rows
 from quire.models.kv.kv_store import KVStore
-from quire.models.layers.latent import is_latent, keep_latent, latent_hook
 from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
 
 HOOK = "quire_attention_hook"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from quire.cache.footprint import Footprint
 from quire.engine.config import EngineConfig, ModelConfig
-from quire.engine.startup.memory import DeviceMemory
+from quire.engine.devices.memory import DeviceMemory, Memories
 from quire.engine.startup.self_test import BUNDLED
-from quire.engine.startup.sizing import Memories, Sizing, choose_limits
+from quire.engine.startup.sizing import Sizing, choose_limits
 from quire.models.config import ModelDtype
 from quire.models.loading.outline import OutlineOptions, outline, read_config
 

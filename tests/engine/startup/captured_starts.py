@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.engine.devices.memory import DeviceMemory
+from quire.engine.devices.platform import Platform
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.build_model import build_model_engine
-from quire.engine.startup.memory import DeviceMemory
-from quire.engine.startup.platform import Platform
 from quire.engine.startup.start import PhaseTimer
 from quire.models.config import AttentionBackendName, LinearBackend, ModelDtype
 from quire.models.parallel.ranks import Ranks

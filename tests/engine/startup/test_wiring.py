@@ -22,12 +22,12 @@ from quire.engine.config import (
     ModelConfig,
     SchedulingConfig,
 )
+from quire.engine.devices.memory import DeviceMemory
 from quire.engine.engine import Engine
 from quire.engine.startup import early_check
 from quire.engine.startup.assemble import assemble, build_runner
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.early_check import check_before_load
-from quire.engine.startup.memory import DeviceMemory
 from quire.engine.startup.sizing import choose_limits
 from quire.models.config import KVSize, ModelDtype
 from quire.models.loading.preview import Preview, look_ahead

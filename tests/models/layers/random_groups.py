@@ -2,8 +2,8 @@
 
 import torch
 
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import OpenedWeight
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.lazy_weight import OpenedWeight
 
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 """Rounding of a number of each dtype, as a share of it."""

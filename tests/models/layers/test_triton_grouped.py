@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from quire.models.layers.decoder import DecoderForward
-from quire.models.layers.lazy_weight import StoredWeight
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.loading.checkpoint import ModelSource, locate
+from quire.models.weights.lazy_weight import StoredWeight
+from quire.models.weights.weight_kernel import WeightOutline
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 from tests.models.layers.random_groups import FORMS, UNIT, made

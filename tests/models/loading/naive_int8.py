@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.loading.formats.weight_format import KernelOptions, WeightFormat
 from quire.models.native.packed_weight import PackedWeight, join
+from quire.models.weights.weight_kernel import WeightOutline
 
 SCALE_BYTES = 4
 

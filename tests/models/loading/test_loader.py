@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from quire.models.attention.latent import LatentHook, keep_latent
 from quire.models.config import (
     CheckpointError,
     FailedCheck,
@@ -19,7 +20,6 @@ from quire.models.config import (
     ModelDtype,
     UnsupportedModel,
 )
-from quire.models.layers.latent import LatentHook, keep_latent
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loader import load_model

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import ISAS
 from quire.models.native.linear.quantised.grouped import GroupedKernel, bind_grouped
 from quire.models.native.packed_weight import PackedWeight
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.weight_kernel import WeightOutline
 from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, summed
 

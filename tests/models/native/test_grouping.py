@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import ISAS
 from quire.models.native.linear.quantised.grouping import GroupingKernel, bind_grouping
+from quire.models.weights.weight_kernel import WeightOutline
 from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, linear_exactly, unit
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.linear.quantised.w8a8 import (
     MIN_COLUMNS,
     NUM_OUTLIERS,
@@ -14,6 +13,7 @@ from quire.models.native.linear.quantised.w8a8 import (
     bind_w8a8,
 )
 from quire.models.native.packed_weight import PackedWeight
+from quire.models.weights.weight_kernel import WeightOutline
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.native.quantised_rows import (
     COUNTS,

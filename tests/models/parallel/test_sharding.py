@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quire.models.config import NotDivisible, UnsupportedModel
-from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
 from quire.models.parallel.group import RankGroup
 from quire.models.parallel.plan import ShardPlan, Style
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.sharding import shard_module
+from quire.models.weights.lazy_weight import HalfWeight, LazyWeight
 from tests.models.parallel.rank_processes import in_threads
 
 PAIRS = {

@@ -29,7 +29,7 @@ from quire.workbench.simulation.against_record import (
     recorded_outcome,
 )
 from quire.workbench.simulation.figures import Objective, figures_of
-from quire.workbench.simulation.traces.recorded import read_run
+from quire.workbench.simulation.recorded import read_run
 
 NUM_REQUESTS = 40
 

@@ -9,7 +9,7 @@ import pytest
 from quire.scheduler.snapshot.arrival import Arrival
 from quire.workbench.simulation.cost.cost_file import CostFileError
 from quire.workbench.simulation.cost.server_fit import LoneClient, fit_server, read_lone_client
-from quire.workbench.simulation.traces.recorded import RecordedAnswer
+from quire.workbench.simulation.recorded import RecordedAnswer
 
 CLIENT = LoneClient((0.104, 0.106, 0.2), (128, 128))
 

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import EngineConfig, LogLevel, TracingConfig
+from quire.engine.devices.placement import choose_placement, prepare_threads_and_device
+from quire.engine.devices.platform import THIS_MACHINE, Platform
 from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
 from quire.engine.messages import Failed
 from quire.engine.process_setup import (
@@ -44,8 +46,6 @@ from quire.engine.ranks.messages import (
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
-from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
-from quire.engine.startup.platform import THIS_MACHINE, Platform
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, record_steps
 from quire.models.hf import HFModel

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.engine.devices.memory import DeviceMemory, Memories, measure
+from quire.engine.devices.platform import Platform
 from quire.engine.messages import RankFacts
 from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.ranks.messages import Attach, Loaded, Measure, Measured
-from quire.engine.startup.memory import DeviceMemory, measure
-from quire.engine.startup.platform import Platform
-from quire.engine.startup.sizing import Memories
 from quire.models.config import KVOptions
 from quire.models.graphs.capture import GraphDevice
 from quire.models.hf import HFModel

@@ -12,8 +12,8 @@ import msgspec
 from quire.cache.block_copies import BlockCopy
 from quire.cache.layout import Layout
 from quire.engine.config import EngineConfig
+from quire.engine.devices.memory import DeviceMemory
 from quire.engine.messages import Failed
-from quire.engine.startup.memory import DeviceMemory
 from quire.models.config import KVOptions
 from quire.models.graphs.record import GraphPlan
 

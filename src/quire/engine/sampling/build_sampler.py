@@ -10,10 +10,10 @@ from quire.engine.sampling.sampler import Sampler
 from quire.engine.sampling.sampling_state import build_sampling_state
 from quire.engine.sampling.tiles import working_bytes
 from quire.engine.sampling.torch_sampler import TorchSampler
-from quire.models.attention.triton.support import why_not_device
 from quire.models.native import library
 from quire.models.native.sampling.sampling import SamplingKernel
 from quire.models.optimizations import Disabled, Optimization
+from quire.models.triton_device import why_not_device
 from quire.scheduler.request import Sampling, Stopping
 
 WARMING = (Sampling(), Sampling(logit_bias=((0, 1.0),)))

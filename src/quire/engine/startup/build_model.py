@@ -16,6 +16,13 @@ from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
+from quire.engine.devices.memory import peak_bytes
+from quire.engine.devices.placement import (
+    choose_placement,
+    own_part,
+    prepare_threads_and_device,
+)
+from quire.engine.devices.platform import THIS_MACHINE, Platform
 from quire.engine.engine import Engine
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
 from quire.engine.grammar.vocabulary_reader import VocabularyReader
@@ -24,7 +31,6 @@ from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.ranks.loaded_ranks import LoadedRanks
-from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
 from quire.engine.sampling.build_sampler import warm_up_sampler
 from quire.engine.startup.assemble import OnProgress, assemble, build_runner
@@ -33,14 +39,8 @@ from quire.engine.startup.embedding.build_encoder import build_encoder_engine
 from quire.engine.startup.embedding.embeddings import embedding_facts
 from quire.engine.startup.graphs import kinds_to_record, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
-from quire.engine.startup.memory import peak_bytes
+from quire.engine.startup.loading import load_ranks
 from quire.engine.startup.null_batch import NullBatches
-from quire.engine.startup.placement import (
-    choose_placement,
-    own_part,
-    prepare_threads_and_device,
-)
-from quire.engine.startup.platform import THIS_MACHINE, Platform
 from quire.engine.startup.receipt import kept_whole_warning, padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Sizing,

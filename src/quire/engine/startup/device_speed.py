@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.engine.config import ModelConfig
-from quire.engine.startup.placement import Placement, choose_placement
+from quire.engine.devices.placement import Placement, choose_placement
 from quire.models.config import ModelDtype
 from quire.models.loading.dtype_choice import DTYPES, choose_dtype
 

@@ -12,8 +12,8 @@ from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, KVCapacity, check_has_attention
 from quire.engine.config import EngineConfig, MemoryConfig
+from quire.engine.devices.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
-from quire.engine.startup.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.swap_space import swap_space
 from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from quire.engine.config import ModelConfig
-from quire.engine.startup.memory import DeviceMemory, measure
-from quire.engine.startup.placement import choose_placement
+from quire.engine.devices.memory import DeviceMemory, measure
+from quire.engine.devices.placement import choose_placement
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native import library
 

@@ -11,19 +11,12 @@ import torch
 
 from quire.cache.sizing import MIB, KVCapacity, TooLittleMemory
 from quire.engine.config import LEAST_MODEL_LEN, TOY_MODEL, EngineConfig, ModelConfig
+from quire.engine.devices.memory import DeviceMemory, Memories, measure
+from quire.engine.devices.placement import Placement, choose_placement, prepare_threads_and_device
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.graphs import kinds_of
 from quire.engine.startup.kv_plan import Limits
-from quire.engine.startup.memory import DeviceMemory, measure
-from quire.engine.startup.placement import Placement, choose_placement, prepare_threads_and_device
-from quire.engine.startup.sizing import (
-    Memories,
-    Sizing,
-    StepMemory,
-    choose_limits,
-    largest_step,
-    step_limits,
-)
+from quire.engine.startup.sizing import Sizing, StepMemory, choose_limits, largest_step, step_limits
 from quire.models.attention.choice import PlannedAttention, plan_attention
 from quire.models.attention.triton.tiles import Device
 from quire.models.config import AttentionBackendName, ModelDtype

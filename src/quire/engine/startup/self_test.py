@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.engine.devices.placement import choose_placement
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.device_speed import measure_speed
-from quire.engine.startup.placement import choose_placement
 from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 

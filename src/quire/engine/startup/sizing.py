@@ -10,12 +10,12 @@ import torch
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.engine.config import EngineConfig, SchedulingConfig
+from quire.engine.devices.memory import DeviceMemory, Memories, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
 from quire.engine.startup.disk import staging_bytes
 from quire.engine.startup.early_check import least_token_bytes
 from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
-from quire.engine.startup.memory import DeviceMemory, step_budget
 from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
 from quire.engine.startup.swap_space import SwapSpace, swap_space
@@ -32,19 +32,6 @@ class StepMemory(NamedTuple):
     peak_bytes: int
     scratch_bytes: int
     recorded: GraphKinds
-
-
-class Memories(NamedTuple):
-    """The memory of each rank's device, once the weights lie there, and that of the host which is
-    each rank's share."""
-
-    devices: tuple[DeviceMemory, ...]
-    host: DeviceMemory
-
-    @property
-    def device(self) -> DeviceMemory:
-        """The memory of rank 0's device."""
-        return self.devices[0]
 
 
 def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:

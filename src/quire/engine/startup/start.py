@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from quire.engine.config import EngineConfig, SchedulingConfig
+from quire.engine.devices.placement import Placement
+from quire.engine.devices.platform import THIS_MACHINE, Platform
 from quire.engine.ranks.leader import Leader
 from quire.engine.startup.assemble import Clock, OnProgress
-from quire.engine.startup.placement import Placement
-from quire.engine.startup.platform import THIS_MACHINE, Platform
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """The default token budget of a step, at which matrix products are about as fast as they get."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from xxhash import xxh3_128_hexdigest
 
 from quire.engine.config import ModelConfig
+from quire.engine.devices.placement import Placement
 from quire.engine.startup.disk import check_folder
 from quire.engine.startup.fingerprint import checkpoint_digests
-from quire.engine.startup.placement import Placement
 from quire.models.loading.kept_weights import FORMAT
 from quire.models.native import library
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from quire.models.attention.triton.support import why_not_device
 from quire.models.layers.module_replacement import ModuleReplacements
+from quire.models.triton_device import why_not_device
 
 CLASS_NAME = "Experts"
 """A part of the class name of every module of experts."""

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from quire.cache.block_copies import CopyBatch, CopyKind
-from quire.models.attention.triton.support import why_not_device
 from quire.models.kv.copy_queue import Part
 from quire.models.kv.kv_store import KVStore
 from quire.models.kv.streams import CUDAStream, Mark, Stream
 from quire.models.kv.torch_gatherer import TorchGatherer
+from quire.models.triton_device import why_not_device
 
 logger = logging.getLogger(__name__)
 

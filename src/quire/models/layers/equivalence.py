@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.hook import AttentionContext
-from quire.models.config import LayerFacts
-from quire.models.loading.checks.probe import FORWARD_ERRORS
+from quire.models.config import FORWARD_ERRORS, LayerFacts
 
 Forward = Callable[..., object]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from quire.models.config import FORWARD_ERRORS
 from quire.models.graphs.crossings import Crossings
-from quire.models.loading.checks.probe import FORWARD_ERRORS
 
 logger = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.latent import is_latent
-from quire.models.layers.lazy_weight import LazyWeight, form_of, widen_all, widened
-from quire.models.layers.weight_kernel import (
+from quire.models.attention.latent import is_latent
+from quire.models.layers.weight_uses import WeightUses
+from quire.models.native.packed_weight import PackedWeight
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.lazy_weight import LazyWeight, form_of, widen_all, widened
+from quire.models.weights.weight_kernel import (
     InputKernel,
     StoredWeightKernel,
     WeightKernel,
     WeightOutline,
 )
-from quire.models.layers.weight_uses import WeightUses
-from quire.models.native.packed_weight import PackedWeight
 
 logger = logging.getLogger(__name__)
 

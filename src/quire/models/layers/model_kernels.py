@@ -6,10 +6,10 @@ import torch
 
 from quire.models.config import ModelDtype
 from quire.models.layers.layer_kernels import LayerKernels
-from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.linear.candidates import CandidateKernel
 from quire.models.optimizations import Disabled
+from quire.models.weights.weight_kernel import WeightKernel
 
 LEAST_PACKED_BITS = 12
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
 from quire.models.attention.hook import AttentionContext
+from quire.models.config import FORWARD_ERRORS
 from quire.models.hf import HOOK, PagedAttentionHook
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.decoder_parts import (
@@ -45,7 +46,6 @@ from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.native_decoder import NativeDecoder
-from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.native.decoder.fused import (
     ACTIVATIONS,
     MAX_HEAD_SIZE,

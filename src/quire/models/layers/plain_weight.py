@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.packed_weight import PackedWeight, join
+from quire.models.weights.weight_kernel import WeightOutline
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.batch import Batch
-from quire.models.config import FailedCheck, ModelDtype, ModelFacts, UnsupportedModel
+from quire.models.config import (
+    FORWARD_ERRORS,
+    FailedCheck,
+    ModelDtype,
+    ModelFacts,
+    UnsupportedModel,
+)
 from quire.models.encoder import EncoderModel, PackedTexts, TextAttentionHook
 from quire.models.hf import HOOK
 from quire.models.loading.checkpoint import Progress
@@ -20,7 +26,7 @@ from quire.models.loading.checkpoint_kind import is_scorer
 from quire.models.loading.checks.measure import PACKED, REDIRECTED
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
 from quire.models.loading.checks.packing import check_tokens, distance
-from quire.models.loading.checks.probe import FORWARD_ERRORS, OTHER_DTYPE
+from quire.models.loading.checks.probe import OTHER_DTYPE
 from quire.models.loading.dtype_choice import DTYPES
 from quire.models.loading.scoring import ScoringHead, scoring_head
 from quire.models.loading.support import OFFSET_POSITIONS, max_model_len

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from quire.models.config import UnsupportedModel
+from quire.models.config import FORWARD_ERRORS, UnsupportedModel
 from quire.models.experts.replacement import choose_experts, has_experts
 from quire.models.layers.greedy_head import use_greedy_head
-from quire.models.layers.lazy_weight import widen_all
 from quire.models.layers.linears import MIB, PackedLinears, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
@@ -20,9 +19,9 @@ from quire.models.loading.checks.measure import Measured
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
 from quire.models.loading.checks.own_text import Loss, OwnText
 from quire.models.loading.checks.packing import distance
-from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.loading.checks.quantised import check_products, log_loss, log_quantised
 from quire.models.loading.kept_weights import Kept, KeptWeights
+from quire.models.weights.lazy_weight import widen_all
 
 logger = logging.getLogger(__name__)
 

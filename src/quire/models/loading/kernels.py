@@ -8,7 +8,6 @@ import torch
 from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.triton.choice import gpu_kernels
-from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.loading.formats.weight_format import KernelOptions, WeightFormat
 from quire.models.loading.native_kernels import native_kernels
 from quire.models.native import Library, library
@@ -16,6 +15,7 @@ from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.compressed_bf16 import bind_compressed_bf16
 from quire.models.native.linear.quantised.grouped import bind_grouped
 from quire.models.optimizations import Optimization
+from quire.models.weights.weight_kernel import WeightKernel
 
 
 def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | None:

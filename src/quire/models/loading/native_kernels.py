@@ -1,12 +1,12 @@
 """Binds the C++ kernels that go with given linear kernels."""
 
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import Library
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import bind_fused
 from quire.models.native.linear.candidates import bind_candidates
 from quire.models.optimizations import Disabled, Optimization
+from quire.models.weights.weight_kernel import WeightKernel
 
 
 def native_kernels(built: Library, disabled: Disabled, *linears: WeightKernel) -> ModelKernels:

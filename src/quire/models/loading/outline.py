@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.attention.hook import AttentionContext
-from quire.models.config import KVOptions, ModelDtype, ModelFacts, UnsupportedModel
+from quire.models.attention.latent import is_latent
+from quire.models.config import FORWARD_ERRORS, KVOptions, ModelDtype, ModelFacts, UnsupportedModel
 from quire.models.experts.replacement import CLASS_NAME
 from quire.models.hf import attach_hook, attention_modules, prepare
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.latent import is_latent
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.planned_head import PlannedHead, plan_greedy_head
 from quire.models.loading import pretrained
-from quire.models.loading.checks.probe import FORWARD_ERRORS, Record, RecordingHook
+from quire.models.loading.checks.probe import Record, RecordingHook
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
@@ -34,6 +33,7 @@ from quire.models.parallel.plan import plan_shards
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.sharding import shard_module
 from quire.models.shape import ModelShape
+from quire.models.weights.group_form import GroupForm
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -11,12 +11,12 @@ import torch
 from quire.cache.layout import Layout
 from quire.models.config import KVOptions
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.weight_kernel import StoredWeightKernel, WeightOutline
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.end_tokens import check_end_tokens
 from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
+from quire.models.loading.share import WHOLE, look_at_share
 from quire.models.loading.support import max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import (
     read_headers,
@@ -25,8 +25,8 @@ from quire.models.loading.weight_files import (
     weight_bytes,
 )
 from quire.models.parallel.plan import own_code_refusal
-from quire.models.parallel.share import WHOLE, look_at_share
 from quire.models.target import Target
+from quire.models.weights.weight_kernel import StoredWeightKernel, WeightOutline
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from torch import nn
 
+from quire.models.attention.latent import is_latent
 from quire.models.config import NotDivisible, UnsupportedModel
 from quire.models.hf import attention_modules
-from quire.models.layers.latent import is_latent
 
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 OUTER = ("lm_head", "embed_tokens")

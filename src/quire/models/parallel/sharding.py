@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from quire.models.config import LayerFacts, UnsupportedModel
 from quire.models.hf import attention_modules
-from quire.models.layers.lazy_weight import narrow
 from quire.models.parallel.linears import (
     GatheredLinear,
     RowParallelLinear,
@@ -18,6 +17,7 @@ from quire.models.parallel.linears import (
 )
 from quire.models.parallel.plan import ShardPlan, Style, check_divides
 from quire.models.parallel.ranks import Ranks
+from quire.models.weights.lazy_weight import narrow
 
 HEAD_NUMBERS = ("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
 """Attributes of attention modules that count heads."""

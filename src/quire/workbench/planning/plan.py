@@ -7,8 +7,8 @@ import msgspec
 
 from quire.cache.config import CacheConfig
 from quire.engine.config import EngineConfig
+from quire.engine.devices.memory import DeviceMemory
 from quire.engine.messages import EngineFacts
-from quire.engine.startup.memory import DeviceMemory
 from quire.engine.startup.outlined import (
     OutlinedDevice,
     OutlinedEngine,

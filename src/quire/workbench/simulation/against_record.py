@@ -7,8 +7,8 @@ from quire.cache.config import CacheConfig
 from quire.scheduler.step import Stats, Step
 from quire.workbench.simulation.cost.cost_file import EngineShape, ServerCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
+from quire.workbench.simulation.recorded import RecordedRun
 from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulated, Simulation
-from quire.workbench.simulation.traces.recorded import RecordedRun
 from quire.workbench.simulation.virtual.arrivals import OpenLoop
 from quire.workbench.simulation.virtual.clients import Answer, Clients
 from quire.workbench.simulation.virtual.device import RecordedDevice, RecordedStep, RecordOver

@@ -10,7 +10,7 @@ from quire.workbench.simulation.against_record import shape_of
 from quire.workbench.simulation.cost.cost_file import FORMAT, CostFile, ServerCost
 from quire.workbench.simulation.cost.fit import MeasuredStep, fit_gaps, fit_steps
 from quire.workbench.simulation.cost.server_fit import fit_server, read_lone_client
-from quire.workbench.simulation.traces.recorded import RecordedAnswer, read_run
+from quire.workbench.simulation.recorded import RecordedAnswer, read_run
 
 
 def calibrate(

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from quire.models.config import CheckpointError
-from quire.models.layers.lazy_weight import LazyWeight, narrow, widened
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.gguf.ggml_types import GGML_TYPES
 from quire.models.loading.gguf.weights import BlockWeight, read_weights
+from quire.models.weights.lazy_weight import LazyWeight, narrow, widened
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED, Family
 from tests.models.loading.gguf.writer import (

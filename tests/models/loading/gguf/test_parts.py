@@ -10,10 +10,10 @@ import torch
 from huggingface_hub.utils._paths import filter_repo_objects
 
 from quire.models.config import CheckpointError
-from quire.models.layers.lazy_weight import widened
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.gguf.weights import read_weights
 from quire.models.loading.weight_files import read_headers
+from quire.models.weights.lazy_weight import widened
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 from tests.models.loading.gguf.writer import write_model

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from quire.models.layers.lazy_weight import widened
 from quire.models.loading.state_dict import lazy_state
+from quire.models.weights.lazy_weight import widened
 from tests.engine.test_fidelity import build, texts_of
 from tests.long import long_but_for
 

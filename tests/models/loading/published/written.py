@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from quire.models.config import ModelDtype
-from quire.models.layers.lazy_weight import widened
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
 from quire.models.loading.state_dict import lazy_state
+from quire.models.weights.lazy_weight import widened
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED, Family
 

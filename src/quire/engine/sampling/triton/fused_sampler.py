@@ -9,7 +9,7 @@ from quire.engine.sampling.tiles import slab_rows
 from quire.engine.sampling.triton.launch import NUM_WARPS, num_lanes, sample_constants
 from quire.engine.sampling.triton.sample_kernel import sample
 from quire.engine.sampling.triton.search_kernel import SLOTS
-from quire.models.attention.triton.support import is_interpreted
+from quire.models.triton_device import is_interpreted
 
 EDITED_SLABS = 3
 """Slabs of rows that are copied to be edited at once: a copy and its masks take less than what a

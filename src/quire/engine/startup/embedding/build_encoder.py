@@ -10,11 +10,11 @@ import torch
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
+from quire.engine.devices.memory import DeviceMemory, peak_bytes
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, MemoryFacts, ReceiptLine, ScoreFacts
 from quire.engine.startup.assemble import assemble, build_runner
 from quire.engine.startup.embedding.embeddings import embedding_facts, encoder_length
-from quire.engine.startup.memory import DeviceMemory, peak_bytes
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, Start, is_overlapped
 from quire.models.batch import Batch
 from quire.models.config import Quantization

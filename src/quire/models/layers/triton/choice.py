@@ -2,13 +2,13 @@
 
 import torch
 
-from quire.models.attention.triton.support import why_not_device
 from quire.models.config import LinearBackend
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
-from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.loading.formats.weight_format import KernelOptions
 from quire.models.optimizations import Disabled, Optimization
+from quire.models.triton_device import why_not_device
+from quire.models.weights.weight_kernel import WeightKernel
 
 
 def gpu_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | None:

@@ -11,14 +11,14 @@ from torch.nn.functional import linear
 from triton import cdiv
 
 from quire.models.attention.triton.launch import DTYPES
-from quire.models.attention.triton.support import is_interpreted
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import StoredWeight, form_of
 from quire.models.layers.triton.grouped_kernel import multiply, widen
 from quire.models.layers.triton.launch import grouped_constants
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.packed_weight import PackedWeight, join
+from quire.models.triton_device import is_interpreted
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.lazy_weight import StoredWeight, form_of
+from quire.models.weights.weight_kernel import WeightOutline
 
 RUN = 32
 """Columns whose numbers are the low or the high halves of bytes that follow each other."""

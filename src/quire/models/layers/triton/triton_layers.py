@@ -7,10 +7,10 @@ from torch import Tensor
 from triton import cdiv
 
 from quire.models.attention.triton.launch import DTYPES
-from quire.models.attention.triton.support import is_interpreted
 from quire.models.layers.triton.launch import gate_constants, norm_constants, rope_constants
 from quire.models.layers.triton.row_kernel import gate, norm, rope
 from quire.models.native.decoder.fused import HeadLayout, NormParams
+from quire.models.triton_device import is_interpreted
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from quire.models.config import FORWARD_ERRORS
 from quire.models.loading.checks.measure import ONE_GROUP
 from quire.models.loading.checks.packing import BLOCK_SIZE, logits_of
-from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.loading.loaded_model import LoadedModel
 
 if TYPE_CHECKING:

@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from quire.models.attention.hook import AttentionContext
-from quire.models.config import CheckpointError, FailedCheck, LayerFacts, UnsupportedModel
+from quire.models.attention.latent import is_latent
+from quire.models.config import (
+    FORWARD_ERRORS,
+    CheckpointError,
+    FailedCheck,
+    LayerFacts,
+    UnsupportedModel,
+)
 from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
-from quire.models.layers.latent import is_latent
 from quire.models.loading.checks.packing import NUM_TOKENS, ROWS
 from quire.models.loading.support import Layering
 
@@ -25,10 +31,6 @@ HARMLESS = frozenset(
     {"logits_to_keep", "output_attentions", "output_router_logits", "return_dict", "use_cache"}
 )
 NAMES = {"attention_mask": "an attention mask of their own"}
-FORWARD_ERRORS = (
-    *(AttributeError, IndexError, KeyError, NotImplementedError),
-    *(RuntimeError, TypeError, ValueError),
-)
 OTHER_DTYPE = "Pass another --dtype: bfloat16 and float32 hold larger numbers than float16"
 NO_TOKENS = (0,) * NUM_TOKENS
 """Tokens of a forward without numbers."""

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from quire.models.config import FailedCheck, UnsupportedModel
+from quire.models.config import FORWARD_ERRORS, FailedCheck, UnsupportedModel
 from quire.models.layers.linears import PackedLinears, SharedWeight
 from quire.models.loading.checks.own_text import Loss
-from quire.models.loading.checks.probe import FORWARD_ERRORS
 from quire.models.rounding import BYTE_ROUNDING, RESULT_ROUNDING
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import LazyWeight, StoredWeight
 from quire.models.loading.gguf.architectures import Architecture, architecture_of
 from quire.models.loading.gguf.blocks import PLAIN, take_apart
 from quire.models.loading.gguf.experts import join_experts
@@ -20,6 +18,8 @@ from quire.models.loading.gguf.header import GgufTensor
 from quire.models.loading.gguf.names import named_tensors
 from quire.models.loading.gguf.parts import part_files, read_model
 from quire.models.loading.gguf.reading import shown
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.lazy_weight import LazyWeight, StoredWeight
 
 PERMUTED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 

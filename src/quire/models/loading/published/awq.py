@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.gptq import HALVES, from_zero_points
 from quire.models.loading.published.packed_bits import unpacked_bits
 from quire.models.loading.published.published_format import (
@@ -29,6 +28,7 @@ from quire.models.loading.published.settings import (
     refuse_shape,
     shapes_of,
 )
+from quire.models.weights.grouped_weight import GroupedWeight
 
 PARTS = ("qweight", "qzeros", "scales")
 NUM_BITS = 4

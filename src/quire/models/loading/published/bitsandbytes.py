@@ -29,7 +29,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
@@ -43,6 +42,7 @@ from quire.models.loading.published.settings import (
     shapes_of,
     whole,
 )
+from quire.models.weights.grouped_weight import GroupedWeight
 
 STATE = "quant_state.bitsandbytes__"
 FOUR_BITS = re.compile(

@@ -24,7 +24,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.fp4 import fp4_shape, fp4_weight, of_matrices
 from quire.models.loading.published.module_parts import module_place
 from quire.models.loading.published.packed_integers import (
@@ -43,6 +42,7 @@ from quire.models.loading.published.scaled_floats import (
     scaled_values,
 )
 from quire.models.loading.published.settings import Settings, refuse_other, sizes_of_block, whole
+from quire.models.weights.grouped_weight import GroupedWeight
 
 FORMATS = (
     *("dense", "float-quantized", "int-quantized", "mixed-precision", "mxfp4-pack-quantized"),

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.published_format import PartOutline, Unread
 from quire.models.loading.published.scaled_floats import EXPONENTS
 from quire.models.loading.published.settings import refuse_others, refuse_shape, shapes_of
+from quire.models.weights.grouped_weight import GroupedWeight
 
 DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the number of each nibble, which is whole."""

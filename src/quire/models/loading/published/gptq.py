@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
 from quire.models.loading.published.published_format import (
     PartOutline,
@@ -31,6 +30,7 @@ from quire.models.loading.published.settings import (
     refuse_shape,
     shapes_of,
 )
+from quire.models.weights.grouped_weight import GroupedWeight
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 BITS = (2, 3, 4, 8)

@@ -17,7 +17,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.gguf.blocks import MXFP4_VALUES
 from quire.models.loading.published.gptq import HALVES
 from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
@@ -36,6 +35,7 @@ from quire.models.loading.published.settings import (
     shapes_of,
     whole,
 )
+from quire.models.weights.grouped_weight import GroupedWeight
 
 PARTS = ("weight", "scales", "biases", "global_scale")
 AFFINE = "affine"

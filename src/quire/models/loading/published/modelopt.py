@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.fp4 import fp4_shape, fp4_weight, of_matrices
 from quire.models.loading.published.module_parts import module_place
 from quire.models.loading.published.published_format import PartOutline, Parts, Place, Unread
@@ -26,6 +25,7 @@ from quire.models.loading.published.scaled_floats import (
     scaled_values,
 )
 from quire.models.loading.published.settings import Settings, refuse_other
+from quire.models.weights.grouped_weight import GroupedWeight
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {name: name for name in ("weight", "weight_scale", "weight_scale_2", "pre_quant_scale")}

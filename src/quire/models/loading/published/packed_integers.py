@@ -7,11 +7,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.gptq import HALVES, are_in_order, from_zero_points
 from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
 from quire.models.loading.published.published_format import PartOutline, Parts, Unread
 from quire.models.loading.published.settings import refuse_others, refuse_shape, shapes_of
+from quire.models.weights.grouped_weight import GroupedWeight
 
 Shape = tuple[int, ...]
 PACKED, ZEROS = "weight_packed", "weight_zero_point"

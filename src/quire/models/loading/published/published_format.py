@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import OpenedWeight
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.lazy_weight import OpenedWeight
 
 Parts = Mapping[str, Tensor]
 """The tensors that a weight is stored in, by the names that its format has for them."""

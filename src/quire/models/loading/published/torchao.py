@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.grouped_weight import GroupedWeight
 from quire.models.loading.published.gptq import HALVES
 from quire.models.loading.published.packed_bits import unpacked_bits
 from quire.models.loading.published.published_format import (
@@ -35,6 +34,7 @@ from quire.models.loading.published.settings import (
     refuse_shape,
     shapes_of,
 )
+from quire.models.weights.grouped_weight import GroupedWeight
 
 PART = re.compile(r"(.+)\._weight_(\w+)")
 UNUSED = ("act_quant_scale", "act_quant_zero_point")

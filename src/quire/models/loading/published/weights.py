@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from quire.models.config import CheckpointError
-from quire.models.layers.lazy_weight import LazyWeight
 from quire.models.loading.published.description import describe_published
 from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
@@ -30,6 +29,7 @@ from quire.models.loading.safetensors.stored_tensors import (
     StoredTensor,
     stored_tensors,
 )
+from quire.models.weights.lazy_weight import LazyWeight
 
 logger = logging.getLogger(__name__)
 

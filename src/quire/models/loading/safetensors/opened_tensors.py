@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.models.config import CheckpointError
-from quire.models.layers.lazy_weight import HalfWeight, LazyWeight
 from quire.models.loading.safetensors.stored_tensors import files_of
+from quire.models.weights.lazy_weight import HalfWeight, LazyWeight
 
 HALVES = (torch.bfloat16, torch.float16)
 

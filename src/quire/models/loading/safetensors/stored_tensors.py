@@ -8,8 +8,8 @@ from math import prod
 from pathlib import Path
 
 from quire.models.config import CheckpointError
-from quire.models.layers.group_form import GroupForm
 from quire.models.loading.safetensors.header import read_entries, shown
+from quire.models.weights.group_form import GroupForm
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 QUANTISED = "quantised"

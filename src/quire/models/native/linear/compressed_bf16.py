@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
@@ -17,6 +16,7 @@ from quire.models.native.packed_weight import (
     look_up,
     product,
 )
+from quire.models.weights.weight_kernel import WeightOutline
 
 PANEL_ROWS = 32
 LINE_BYTES = 64

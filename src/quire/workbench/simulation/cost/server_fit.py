@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from quire.workbench.simulation.cost.cost_file import CostFileError, ServerCost
-from quire.workbench.simulation.traces.recorded import RecordedAnswer
+from quire.workbench.simulation.recorded import RecordedAnswer
 
 
 class _Samples(msgspec.Struct):

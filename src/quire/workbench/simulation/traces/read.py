@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quire.engine.recording.flight_file import SUFFIX, load_file
+from quire.workbench.simulation.recorded import RecordedRun, read_run
 from quire.workbench.simulation.simulation import Load
 from quire.workbench.simulation.traces.azure import read_azure
 from quire.workbench.simulation.traces.mooncake import read_mooncake
-from quire.workbench.simulation.traces.recorded import RecordedRun, read_run
 from quire.workbench.simulation.traces.shapes import is_shape, parse_shape, requests_of
 from quire.workbench.simulation.traces.trace_error import TraceError
 

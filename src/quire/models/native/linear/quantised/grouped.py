@@ -9,12 +9,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.lazy_weight import StoredWeight, form_of
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Function, Library
 from quire.models.native.packed_weight import PackedWeight, look_up, product
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.lazy_weight import StoredWeight, form_of
+from quire.models.weights.weight_kernel import WeightOutline
 
 PANEL_ROWS = 32
 LINE_FLOATS = 16

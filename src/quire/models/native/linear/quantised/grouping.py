@@ -8,9 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.grouped_weight import GroupedWeight
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.linear.quantised.grouped import (
     FUNCTIONS,
@@ -18,6 +15,9 @@ from quire.models.native.linear.quantised.grouped import (
     shard_starts,
 )
 from quire.models.native.packed_weight import PackedWeight, check
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.weight_kernel import WeightOutline
 
 GROUP_SIZES = (32, 16)
 """The first that divides the columns of a weight is taken."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import PackedWeight, fill_panels, join
+from quire.models.weights.weight_kernel import WeightOutline
 
 PANEL_ROWS = 16
 STEP_COLUMNS = 4

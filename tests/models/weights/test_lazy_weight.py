@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from quire.models.layers.lazy_weight import HalfWeight, LazyWeight, widen_all, widened
 from quire.models.loading import pretrained
 from quire.models.loading.safetensors.opened_tensors import HALVES
+from quire.models.weights.lazy_weight import HalfWeight, LazyWeight, widen_all, widened
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 

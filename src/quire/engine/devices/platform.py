@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quire.engine.startup.memory import DeviceMemory, measure
+from quire.engine.devices.memory import DeviceMemory, measure
 from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.cuda import CUDADevice
 from quire.models.parallel.ranks import Ranks

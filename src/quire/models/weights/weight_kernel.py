@@ -6,9 +6,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.lazy_weight import StoredWeight
 from quire.models.native.packed_weight import PackedWeight
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.lazy_weight import StoredWeight
 
 
 class WeightOutline(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.layers.group_form import GroupForm
+from quire.models.weights.group_form import GroupForm
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -140,3 +141,16 @@ def _cgroup_bytes(name: str) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+class Memories(NamedTuple):
+    """The memory of each rank's device, once the weights lie there, and that of the host which is
+    each rank's share."""
+
+    devices: tuple[DeviceMemory, ...]
+    host: DeviceMemory
+
+    @property
+    def device(self) -> DeviceMemory:
+        """The memory of rank 0's device."""
+        return self.devices[0]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from quire.models.layers.group_form import GroupForm
-from quire.models.layers.grouped_weight import GroupedWeight
+from quire.models.weights.group_form import GroupForm
+from quire.models.weights.grouped_weight import GroupedWeight
 
 CPU = torch.device("cpu")
 

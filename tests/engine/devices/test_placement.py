@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, ParallelConfig
-from quire.engine.startup.placement import choose_placement, own_part
+from quire.engine.devices.placement import choose_placement, own_part
 
 CPU = EngineConfig(ModelConfig("any", device="cpu"), parallel=ParallelConfig(2))
 
