@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import PromptItem, SharingTerms
 from quire.engine.channel import Channel, ChannelClosed, frame
-from quire.engine.messages import Abort, EngineOutput, ResetPrefixCache, Submit, ToEngine
+from quire.engine.messages import Abort, EngineOutput, Submit, ToEngine
+from quire.engine.orders import ResetPrefixCache
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Stats

@@ -7,6 +7,7 @@ import pytest
 
 from quire.engine.live_timer import MAX_SHARE, LiveTimer
 from quire.engine.messages import EngineOutput
+from quire.engine.orders import Watch
 from quire.scheduler.live.live_frame import LiveFrame
 from tests.engine.test_process import collect, request, running, submitted
 from tests.scheduler.driver import Driver
@@ -32,7 +33,7 @@ async def test_frames_follow_the_work_to_its_end() -> None:
         assert client.facts is not None
         await collect(await submitted(client, request("before")))
         assert frames(outputs) == []
-        client.watch(INTERVAL_S)
+        client.order(Watch(INTERVAL_S))
         (whole,) = await told(outputs, 1)
         assert whole.is_whole
         await asyncio.sleep(3 * INTERVAL_S)
@@ -48,17 +49,17 @@ async def test_frames_follow_the_work_to_its_end() -> None:
                     folded.take(frame)
                     seen.update(each.id for each in folded.requests.values())
         assert all(code < 3 for code in folded.codes), "nothing is held any more"
-        client.watch(None)
+        client.order(Watch(None))
         await collect(await submitted(client, request("after", max_tokens=200)))
         assert len(frames(outputs)) == num_taken
-        client.watch(INTERVAL_S)
+        client.order(Watch(INTERVAL_S))
         assert (await told(outputs, num_taken + 1))[-1].is_whole
 
 
 async def test_frames_are_no_more_often_than_was_asked() -> None:
     outputs: list[EngineOutput] = []
     async with running(outputs) as client:
-        client.watch(60.0)
+        client.order(Watch(60.0))
         await told(outputs, 1)
         await collect(await submitted(client, request("seen", max_tokens=100)))
         await collect(await submitted(client, request("too", max_tokens=100)))

@@ -25,8 +25,9 @@ from quire.engine.config import (
     TracingConfig,
 )
 from quire.engine.messages import EngineOutput
+from quire.engine.orders import Probe, ResetPrefixCache
 from quire.engines.process.client import Phase
-from quire.engines.process.probes import MAX_PROBES
+from quire.engines.process.questions import MAX_QUESTIONS
 from quire.engines.process.request_table import MAX_UNREAD_BYTES
 from quire.engines.process.supervisor import EngineSupervisor
 from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
@@ -319,7 +320,7 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
     config = replace(CONFIG, tracing=TracingConfig(enable_kv_cache_events=True))
     client = supervisor(config, outputs)
     with pytest.raises(EngineDown):
-        client.reset_prefix_cache()
+        client.order(ResetPrefixCache())
     await client.start()
     await ready(client)
     try:
@@ -327,7 +328,7 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
         finishes = []
         for step in range(3):
             if step == 2:
-                client.reset_prefix_cache()
+                client.order(ResetPrefixCache())
             stream = await submitted(client, replace(prompt, id=str(step)))
             finishes.append((await collect(stream))[1])
         cached = [finish.num_cached_tokens for finish in finishes if finish is not None]
@@ -343,27 +344,30 @@ async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
     client = supervisor()
     prompt, sharing = tuple(range(1, 40)), SharingTerms(b"ann")
     with pytest.raises(EngineDown):
-        await client.probe(prompt, sharing)
+        await client.ask(Probe(prompt, sharing))
     await client.start()
     await ready(client)
     try:
-        assert (await client.probe(prompt, sharing)).num_cached == 0
+        assert (await client.ask(Probe(prompt, sharing))).num_cached == 0
         new = NewRequest("a", prompt, GREEDY, Stopping(max_tokens=1), sharing)
         await collect(await submitted(client, new))
-        told = await client.probe(prompt, sharing)
+        told = await client.ask(Probe(prompt, sharing))
         assert (told.num_cached, told.num_on_device, told.miss) == (32, 32, None)
-        assert (await client.probe(prompt, SharingTerms(b"bob"))).num_cached == 0
-        for _ in range(2 * MAX_PROBES):  # one that nobody waits for any more takes no place
-            given_up = asyncio.create_task(client.probe(prompt, sharing))
+        assert (await client.ask(Probe(prompt, SharingTerms(b"bob")))).num_cached == 0
+        for _ in range(2 * MAX_QUESTIONS):  # one that nobody waits for any more takes no place
+            given_up = asyncio.create_task(client.ask(Probe(prompt, sharing)))
             await asyncio.sleep(0)
             given_up.cancel()
-        assert (await client.probe(prompt, sharing)).num_cached == 32
+        assert (await client.ask(Probe(prompt, sharing))).num_cached == 32
         os.kill(pid_of(client), signal.SIGSTOP)
-        probes = [asyncio.create_task(client.probe(prompt, sharing)) for _ in range(MAX_PROBES + 1)]
+        probes = [
+            asyncio.create_task(client.ask(Probe(prompt, sharing)))
+            for _ in range(MAX_QUESTIONS + 1)
+        ]
         await asyncio.sleep(0.1)
         os.kill(pid_of(client), signal.SIGKILL)
         ends = await asyncio.wait_for(asyncio.gather(*probes, return_exceptions=True), 20)
-        assert [type(each) for each in ends] == [EngineDown] * MAX_PROBES + [Refused]
+        assert [type(each) for each in ends] == [EngineDown] * MAX_QUESTIONS + [Refused]
     finally:
         await client.close()
 

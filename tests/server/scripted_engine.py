@@ -25,6 +25,7 @@ from quire.engine.messages import (
     ReceiptLine,
     ScoreFacts,
 )
+from quire.engine.orders import Answer, Order, Question, ResetPrefixCache, Unpin, Watch
 from quire.engines.process.client import Phase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.subscriber import EngineSubscriber
@@ -192,23 +193,21 @@ class ScriptedEngine:
             live.stream.put(delta)
             self._report((delta,))
 
-    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+    async def ask(self, question: Question) -> Answer:
         if self.refuses is not None:
-            raise Refused(Refusal("probe-1", self.refuses, "refused by the script"))
-        self.probed.append((token_ids, sharing))
+            raise Refused(Refusal("question-1", self.refuses, "refused by the script"))
+        self.probed.append((question.token_ids, question.sharing))
         return self.probe_answer
 
-    def reset_prefix_cache(self) -> None:
-        self.num_resets += 1
-        self.pinned.clear()
-
-    def unpin(self, request_id: str) -> None:
-        if request_id in self.pinned:
-            self.pinned.remove(request_id)
-
-    def watch(self, interval_s: float | None) -> None:
-        """Note that it is watched, or is no more; frames are for the test to tell."""
-        self.watched.append(interval_s)
+    def order(self, order: Order) -> None:
+        """Frames for who watches are for the test to tell."""
+        if isinstance(order, ResetPrefixCache):
+            self.num_resets += 1
+            self.pinned.clear()
+        elif isinstance(order, Watch):
+            self.watched.append(order.interval_s)
+        elif isinstance(order, Unpin) and order.request_id in self.pinned:
+            self.pinned.remove(order.request_id)
 
     def tell(
         self,

@@ -2,22 +2,10 @@
 
 from typing import NamedTuple
 
-import msgspec
-
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
-from quire.engine.messages import (
-    Abort,
-    EngineOutput,
-    Probe,
-    ResetPrefixCache,
-    ServedElsewhere,
-    Submit,
-    ToEngine,
-    Unpin,
-    Watch,
-)
-from quire.scheduler.prefix_probe import PrefixProbe
+from quire.engine.messages import Abort, Ask, EngineOutput, Submit, ToEngine, decode_to_engine
+from quire.engine.orders import Answer
 from quire.scheduler.step import Delta, Refusal
 from quire.storage.disk.counts import DiskStats
 from quire.storage.network.counts import TransferStats
@@ -25,12 +13,12 @@ from quire.storage.network.counts import TransferStats
 
 class MessageResults(NamedTuple):
     """The results of the messages of one iteration: ids accepted, refusals, deltas of the
-    aborted, answers to probes by their ids."""
+    aborted, answers to questions by their ids."""
 
     accepted: list[str]
     refused: list[Refusal]
     aborted: list[Delta]
-    probes: list[tuple[str, PrefixProbe]]
+    answers: list[tuple[str, Answer]]
 
 
 IDLE_S = 1.0
@@ -45,9 +33,6 @@ class EngineLoop:
         self._engine = engine
         self._channel = channel
         self._told: tuple[DiskStats | None, TransferStats | None] = (None, None)
-        self._decoder = msgspec.msgpack.Decoder[ToEngine](
-            Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch | ServedElsewhere
-        )
 
     def run(self) -> None:
         """Serve until the channel closes. Raises ChannelClosed then."""
@@ -59,7 +44,7 @@ class EngineLoop:
         bodies = self._channel.receive(wait=self._is_idle())
         results = MessageResults([], [], [], [])
         for body in bodies:
-            self._take(self._decoder.decode(body), results)
+            self._take(decode_to_engine(body), results)
         has_work = engine.has_work
         output = engine.step() if has_work else NO_STEP
         self._told = engine.disk_stats, engine.transfer_stats
@@ -75,7 +60,7 @@ class EngineLoop:
                 stats=engine.stats,
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
-                probes=tuple(results.probes),
+                answers=tuple(results.answers),
                 disk=self._told[0],
                 transfer=self._told[1],
                 live=engine.take_live_frame(has_worked=has_work or bool(bodies)),
@@ -101,29 +86,17 @@ class EngineLoop:
         return True
 
     def _take(self, message: ToEngine, results: MessageResults) -> None:
-        if isinstance(message, Abort):
+        if isinstance(message, Submit):
+            refusal = self._engine.submit(message.request, message.resumed)
+            if refusal is None:
+                results.accepted.append(message.request.id)
+            else:
+                results.refused.append(refusal)
+        elif isinstance(message, Abort):
             aborted = self._engine.abort(message.request_id)
             if aborted is not None:
                 results.aborted.append(aborted)
-            return
-        if isinstance(message, ResetPrefixCache):
-            self._engine.reset_prefix_cache()
-            return
-        if isinstance(message, Unpin):
-            self._engine.unpin(message.request_id)
-            return
-        if isinstance(message, ServedElsewhere):
-            self._engine.charge(message.served)
-            return
-        if isinstance(message, Watch):
-            self._engine.watch(message.interval_s)
-            return
-        if isinstance(message, Probe):
-            probe = self._engine.probe(message.token_ids, message.sharing)
-            results.probes.append((message.id, probe))
-            return
-        refusal = self._engine.submit(message.request, message.resumed)
-        if refusal is None:
-            results.accepted.append(message.request.id)
+        elif isinstance(message, Ask):
+            results.answers.append((message.id, message.question.answer(self._engine)))
         else:
-            results.refused.append(refusal)
+            message.apply(self._engine)

@@ -3,16 +3,14 @@
 Each is framed by its length (`channel.py`). Both ends are of one version, and nothing is pickled.
 """
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from quire.cache.kv_events import KVEvent
-from quire.cache.sharing import SharingTerms
 from quire.engine.failure_kind import FailureKind
+from quire.engine.orders import Answer, Order, Question
 from quire.scheduler.live.live_frame import LiveFrame
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
 from quire.scheduler.usage.ledger import NOTHING_USED, UsageUpdate
@@ -34,36 +32,11 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     request_id: str
 
 
-class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", array_like=True):
-    """Server to engine: make what is cached now unfindable for later requests."""
-
-
-class Unpin(msgspec.Struct, frozen=True, tag="unpin", array_like=True):
-    """Server to engine: let the blocks be evicted that a request has pinned, if they are."""
-
-    request_id: str
-
-
-class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
-    """Server to engine: tell what of a prompt is cached, for a request that would share so."""
+class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
+    """Server to engine: answer a question, under this id."""
 
     id: str
-    token_ids: tuple[int, ...]
-    sharing: SharingTerms
-
-
-class Watch(msgspec.Struct, frozen=True, tag="watch", array_like=True):
-    """Server to engine: from now on tell `LiveFrame`s, the first whole, `interval_s` seconds apart
-    at least; with None tell none any more."""
-
-    interval_s: float | None
-
-
-class ServedElsewhere(msgspec.Struct, frozen=True, tag="served_elsewhere", array_like=True):
-    """Server to engine: other engines of the model have served these tenants so much, in prices
-    over weights, which counts as if this one had."""
-
-    served: Mapping[str, float]
+    question: Question
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -231,7 +204,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     accepted, refused: the requests that the scheduler took or refused.
     deltas: new tokens and finishes of requests.
     events: new entries of request timelines, each with its request id.
-    probes: the answers to probes, each with its id.
+    answers: those to questions, each with its id.
     disk: the accounts of the prefix cache on disk, None where there is none.
     transfer: the accounts of blocks that engines send each other, None where they do not.
     live: what has changed of blocks and requests since it was last told, if it is told now.
@@ -247,12 +220,14 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     stats: Stats
     events: tuple[tuple[str, Event], ...] = ()
     kv_events: tuple[KVEvent, ...] = ()
-    probes: tuple[tuple[str, PrefixProbe], ...] = ()
+    answers: tuple[tuple[str, Answer], ...] = ()
     disk: DiskStats | None = None
     live: LiveFrame | None = None
     usage: UsageUpdate = NOTHING_USED
     transfer: TransferStats | None = None
 
 
-ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch | ServedElsewhere
+ToEngine: TypeAlias = Submit | Abort | Ask | Order
 FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput
+
+decode_to_engine = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | Ask | Order).decode

@@ -4,14 +4,13 @@ engine in the tests."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from quire.cache.sharing import SharingTerms
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
+from quire.engine.orders import Answer, Order, Question
 from quire.engines.process.client import Phase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.token_stream import TokenStream
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Stats
 
@@ -63,13 +62,9 @@ class EngineProtocol(Protocol):
 
     def abort(self, request_id: str) -> None: ...
 
-    def reset_prefix_cache(self) -> None: ...
+    def order(self, order: Order) -> None: ...
 
-    def unpin(self, request_id: str) -> None: ...
-
-    def watch(self, interval_s: float | None) -> None: ...
-
-    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe: ...
+    async def ask(self, question: Question) -> Answer: ...
 
     def last_progress_age_s(self) -> float: ...
 

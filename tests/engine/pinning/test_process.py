@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from quire.engine.messages import EngineOutput
+from quire.engine.orders import Unpin
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Stopping
 from quire.scheduler.step import Stats
@@ -14,7 +15,7 @@ SHORT = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_model_len=64))
 async def test_a_prompt_stays_pinned_until_a_message_lets_it_go() -> None:
     outputs: list[EngineOutput] = []
     client = supervisor(SHORT, outputs=outputs)
-    client.unpin("a")  # an engine that has not started has no pins
+    client.order(Unpin("a"))  # an engine that has not started has no pins
     await client.start()
     await ready(client)
 
@@ -30,7 +31,7 @@ async def test_a_prompt_stays_pinned_until_a_message_lets_it_go() -> None:
         reasons = [event.reason for event in finish.timeline]
         assert reasons[-2:] == [Reason.PINNED, Reason.PROMPT_COMPUTED]
         assert (await stats_after("b")).num_blocks_pinned == 3
-        client.unpin("a")
+        client.order(Unpin("a"))
         assert (await stats_after("c")).num_blocks_pinned == 0
     finally:
         await client.close()

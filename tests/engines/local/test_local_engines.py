@@ -19,6 +19,7 @@ from quire.engine.config import (
     SchedulingConfig,
     SupervisionConfig,
 )
+from quire.engine.orders import Probe, ResetPrefixCache, Unpin
 from quire.engines.local import local_engines
 from quire.engines.local.local_engines import LocalEngines
 from quire.engines.process.client import Phase
@@ -202,14 +203,14 @@ async def test_forks_go_where_their_source_is() -> None:
 async def test_orders_reach_all_engines() -> None:
     async with running() as run:
         prompt = request(150).prompt_token_ids
-        assert (await run.engines.probe(prompt, SharingTerms())).num_cached == 0
+        assert (await run.engines.ask(Probe(prompt, SharingTerms()))).num_cached == 0
         await read_all([run.engines.submit(request(150))])
-        found = await run.engines.probe(prompt, SharingTerms())
+        found = await run.engines.ask(Probe(prompt, SharingTerms()))
         assert found.num_cached >= 144
-        run.engines.reset_prefix_cache()
+        run.engines.order(ResetPrefixCache())
         async with asyncio.timeout(10):
             while found.num_cached:
-                found = await run.engines.probe(prompt, SharingTerms())
+                found = await run.engines.ask(Probe(prompt, SharingTerms()))
         stream = run.engines.submit(request(1, LONG, "long"))
         try:
             run.engines.submit(request(1, LONG, "long"))
@@ -282,7 +283,7 @@ async def test_a_prompt_is_pinned_in_all_engines_and_unpinned_likewise() -> None
                     await asyncio.sleep(0.01)
 
         await holds(len(new.prompt_token_ids) // 16)
-        run.engines.unpin(new.id)
+        run.engines.order(Unpin(new.id))
         await read_all([run.engines.submit(request(number)) for number in range(4)])
         await holds(0)
 

@@ -21,6 +21,7 @@ from quire.engine.config import (
     SupervisionConfig,
 )
 from quire.engine.messages import EngineOutput
+from quire.engine.orders import Probe, ResetPrefixCache
 from quire.engines.process.client import Phase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.engine_starter import EngineStarter
@@ -141,8 +142,8 @@ async def test_requests_that_come_meanwhile_wait_behind_those_that_go_on() -> No
         with pytest.raises(Refused, match="in use"):
             run.supervisor.submit(request("first"))
         with pytest.raises(EngineDown, match="restarts|restarting"):
-            await run.supervisor.probe((1, 2), SharingTerms())
-        run.supervisor.reset_prefix_cache()
+            await run.supervisor.ask(Probe((1, 2), SharingTerms()))
+        run.supervisor.order(ResetPrefixCache())
         ends = await asyncio.gather(*map(collect, later))
         assert [len(token_ids) for token_ids, _ in ends] == [8] * 3
         assert len((await collect(first))[0]) == 399

@@ -17,6 +17,7 @@ from quire.engine.config import (
     ModelConfig,
     SchedulingConfig,
 )
+from quire.engine.orders import Probe, ResetPrefixCache
 from quire.engines.process.client import Phase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.token_stream import Refused, TokenStream
@@ -215,14 +216,14 @@ def test_probes_find_the_replica_that_has_most(shared: Shared) -> None:
     run, prompt = shared.run, request(150).prompt_token_ids
 
     async def check() -> None:
-        assert (await run.engine.probe(prompt, SharingTerms())).num_cached == 0
+        assert (await run.engine.ask(Probe(prompt, SharingTerms()))).num_cached == 0
         await read(run.engine.submit(request(150)))
-        found = await run.engine.probe(prompt, SharingTerms())
+        found = await run.engine.ask(Probe(prompt, SharingTerms()))
         assert found.num_cached >= 144
-        run.engine.reset_prefix_cache()
+        run.engine.order(ResetPrefixCache())
         async with asyncio.timeout(10):
             while found.num_cached:
-                found = await run.engine.probe(prompt, SharingTerms())
+                found = await run.engine.ask(Probe(prompt, SharingTerms()))
 
     shared.do(check())
 

@@ -18,9 +18,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from quire.cache.sharing import SharingTerms
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
+from quire.engine.orders import (
+    Answer,
+    Order,
+    Question,
+    ResetPrefixCache,
+    ServedElsewhere,
+    Unpin,
+)
 from quire.engines.local.charges import Charges
 from quire.engines.local.configs import engine_configs
 from quire.engines.local.hearing import EngineHearing, Heard
@@ -34,7 +41,6 @@ from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.supervisor import EngineSupervisor
 from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Refusal, Stats
@@ -81,7 +87,7 @@ class LocalEngines:
             EngineHearing(index, self._heard, subscriber) for index in range(num_engines)
         ]
         self._supervisors = [self._opened(index, each) for index, each in enumerate(self._configs)]
-        self._watch_interval_s: float | None = None
+        self._of_one: Order | None = None
         self._has_begun = False
         self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,31 +217,34 @@ class LocalEngines:
         for index, each in enumerate(self._supervisors):
             each.abort(_pin_id(request_id, index))
 
-    def reset_prefix_cache(self) -> None:
-        """Have every engine make what is cached now unfindable. Raises EngineDown."""
-        self._at_work()
+    def order(self, order: Order) -> None:
+        """Hand an order to all engines that take requests, or to one, as the order wants it; what
+        is of a request also under the ids of what pins its prompt. Raises EngineDown for one that
+        wants an engine while none is there."""
+        if order.is_for_one:
+            self._order_one(order)
+            return
+        if order.wants_engine:
+            self._at_work()
         for index, each in enumerate(self._supervisors):
             if each.phase in OF_WORK:
-                each.reset_prefix_cache()
-                self._heard.placements.forget_prefixes(index)
+                each.order(order)
+                if isinstance(order, Unpin):
+                    each.order(Unpin(_pin_id(order.request_id, index)))
+                elif isinstance(order, ResetPrefixCache):
+                    self._heard.placements.forget_prefixes(index)
 
-    def unpin(self, request_id: str) -> None:
-        """Let the blocks be evicted that a request has pinned, in whichever engine."""
-        for index, each in enumerate(self._supervisors):
-            each.unpin(request_id)
-            each.unpin(_pin_id(request_id, index))
-
-    def watch(self, interval_s: float | None) -> None:
-        """Have one engine tell `LiveFrame`s so often, the first that has as many blocks as `facts`
-        say; with None have it end that."""
+    def _order_one(self, order: Order) -> None:
+        """Hand an order to the engine that is watched: the first that has as many blocks as `facts`
+        say. Another gets it where that one is given up."""
         heard, supervisors = self._heard, self._supervisors
-        self._watch_interval_s = interval_s
+        self._of_one = order
         if heard.watched is None or supervisors[heard.watched].phase is Phase.DOWN:
             heard.watched = next(
                 (index for index, each in enumerate(supervisors) if self._is_alike(each)), None
             )
         if heard.watched is not None:
-            supervisors[heard.watched].watch(interval_s)
+            supervisors[heard.watched].order(order)
 
     def _is_alike(self, supervisor: EngineSupervisor) -> bool:
         facts, own = supervisor.facts, self.facts
@@ -243,19 +252,19 @@ class LocalEngines:
             return False
         return (facts.num_blocks, facts.num_host_blocks) == (own.num_blocks, own.num_host_blocks)
 
-    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt the engine has cached that has most of it. Raises EngineDown if
-        no engine answers, Refused if one is asked too much."""
+    async def ask(self, question: Question) -> Answer:
+        """Return the best of the engines' answers. Raises EngineDown if none answers, Refused if
+        one is asked too much."""
         ready = [each for each in self._supervisors if each.phase is Phase.READY]
-        asked = [each.probe(token_ids, sharing) for each in ready]
+        asked = [each.ask(question) for each in ready]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [each for each in answers if isinstance(each, PrefixProbe)]
+        found = [each for each in answers if not isinstance(each, BaseException)]
         for error in answers:
             if isinstance(error, BaseException) and not isinstance(error, EngineDown):
                 raise error
         if not found:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
-        return max(found, key=lambda each: each.num_cached)
+        return question.best(found)
 
     async def close(self) -> None:
         """End all engines."""
@@ -284,8 +293,8 @@ class LocalEngines:
         for live in requests:
             self._move(live, index, reason)
         self._subscriber.on_engine_resumed(len(requests), 0.0)
-        if self._heard.watched == index:
-            self.watch(self._watch_interval_s)
+        if self._heard.watched == index and self._of_one is not None:
+            self._order_one(self._of_one)
         self._do(self._revive(index))
 
     def _move(self, live: LiveRequest, index: int, reason: str) -> None:
@@ -337,7 +346,7 @@ class LocalEngines:
     def _charge(self, index: int, charges: Charges) -> None:
         due = charges.due(index)
         if due:
-            self._supervisors[index].charge(due)
+            self._supervisors[index].order(ServedElsewhere(due))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         """Do something that nobody waits for."""

@@ -12,22 +12,14 @@ Streams belong to the supervisor and outlive engines; their readers see a pause.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from quire.cache.sharing import SharingTerms
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
-from quire.engine.messages import (
-    Abort,
-    EngineFacts,
-    EngineOutput,
-    ResetPrefixCache,
-    ServedElsewhere,
-    Unpin,
-    Watch,
-)
+from quire.engine.messages import Abort, EngineFacts, EngineOutput
+from quire.engine.orders import Answer, Order, Question
 from quire.engines.process.client import EngineClient, EngineEnd, Phase
 from quire.engines.process.engine_starter import EngineStarter
 from quire.engines.process.engine_watch import EngineWatch
@@ -35,14 +27,13 @@ from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.judge import Judge
 from quire.engines.process.limits import as_before
 from quire.engines.process.live_request import LiveRequest
-from quire.engines.process.probes import Probes
 from quire.engines.process.quarantine import Quarantine
+from quire.engines.process.questions import Questions
 from quire.engines.process.request_table import CRASHES, GiveBack, RequestTable, fail_each
 from quire.engines.process.restart_policy import RestartPolicy
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
 from quire.engines.process.trials import Trials
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Resumed
 from quire.scheduler.step import NO_REPLICAS, Refusal
@@ -89,9 +80,9 @@ class EngineSupervisor:
         self._quarantine = Quarantine()
         self._judge = Judge(self._trials, self._quarantine, self._requests, subscriber)
         self._watch = EngineWatch(supervision.stuck_after_s)
-        self._probes = Probes()
+        self._questions = Questions()
         self._has_stepped = False
-        self._is_reset_due = False
+        self._due: list[Order] = []
         self._last_progress_s = time.monotonic()
         self._lost_s = 0.0
         self._handed_over: tuple[str, ...] = ()
@@ -193,28 +184,16 @@ class EngineSupervisor:
         else:
             self._requests.end(live, Reason.ABORTED)
 
-    def reset_prefix_cache(self) -> None:
-        """Make what is cached now unfindable for requests submitted after this. `num_resets` in the
-        next outputs tells when it was done. Raises EngineDown."""
-        if self.phase is Phase.RESTARTING:
-            self._is_reset_due = True
-        else:
-            self._ready_client().send(ResetPrefixCache())
-
-    def unpin(self, request_id: str) -> None:
-        """Let the blocks be evicted that a request has pinned in the engine, if it has."""
-        if self._client is not None:
-            self._client.send(Unpin(request_id))
-
-    def watch(self, interval_s: float | None) -> None:
-        """Have the engine that runs tell `LiveFrame`s so often; with None have it end that."""
-        if self._client is not None:
-            self._client.send(Watch(interval_s))
-
-    def charge(self, served: Mapping[str, float]) -> None:
-        """Tell the engine that runs what other engines have served tenants."""
-        if self._client is not None:
-            self._client.send(ServedElsewhere(served))
+    def order(self, order: Order) -> None:
+        """Hand an order to the engine that runs, if one does, or as the order wants it. Raises
+        EngineDown for one that wants an engine while none is ready."""
+        if order.is_kept and self.phase is Phase.RESTARTING:
+            if order not in self._due:
+                self._due.append(order)
+        elif order.wants_engine:
+            self._ready_client().send(order)
+        elif self._client is not None:
+            self._client.send(order)
 
     def _ready_client(self) -> EngineClient:
         """Return the engine. Raises EngineDown."""
@@ -222,13 +201,13 @@ class EngineSupervisor:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         return self._client
 
-    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt is cached when the engine has read this, between two steps.
+    async def ask(self, question: Question) -> Answer:
+        """Return the answer of the engine when it has read this, between two steps.
 
         Raises EngineDown, also where the engine ends before it answers; raises Refused if too many
-        probes are unanswered already.
+        questions are unanswered already.
         """
-        return await self._probes.ask(self._ready_client().send, token_ids, sharing)
+        return await self._questions.ask(self._ready_client().send, question)
 
     async def close(self) -> None:
         """End the engine process, in whatever state: close the socket, and kill it if it takes too
@@ -248,7 +227,7 @@ class EngineSupervisor:
         self._has_stepped |= output.step > 0
         output = self._requests.without_withdrawn(output)
         self._subscriber.on_output(output)
-        self._probes.take(output.probes)
+        self._questions.take(output.answers)
         self._requests.take(output)
 
     async def _supervise(self, client: EngineClient) -> None:
@@ -287,9 +266,9 @@ class EngineSupervisor:
 
     async def _hand_over_all(self, client: EngineClient) -> None:
         """Hand everything that has not ended, or all that may run, to an engine that is ready."""
-        if self._is_reset_due:
-            self._is_reset_due = False
-            client.send(ResetPrefixCache())
+        due, self._due = self._due, []
+        for order in due:
+            client.send(order)
         num_resumed = await self._dispatch(client)
         if client.phase is Phase.READY:
             self._go_on(num_resumed)
@@ -324,7 +303,7 @@ class EngineSupervisor:
         if self.phase is not Phase.RESTARTING:
             self._lost_s = time.monotonic()
         self.phase = Phase.RESTARTING
-        self._probes.fail("the engine restarts")
+        self._questions.fail("the engine restarts")
         self._handed_over = tuple(
             live.id for live in self._requests.live.values() if live.is_handed_over
         )
@@ -394,4 +373,4 @@ class EngineSupervisor:
         self.phase = Phase.DOWN
         self.down_reason = reason
         self._requests.give_back_all(reason)
-        self._probes.fail(reason)
+        self._questions.fail(reason)

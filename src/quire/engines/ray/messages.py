@@ -15,17 +15,9 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.sharing import SharingTerms
-from quire.engine.messages import (
-    Abort,
-    EngineFacts,
-    EngineOutput,
-    Probe,
-    ResetPrefixCache,
-    Unpin,
-    Watch,
-)
+from quire.engine.messages import Abort, Ask, EngineFacts, EngineOutput
+from quire.engine.orders import Answer, Order
 from quire.engines.process.end_cause import EndCause
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Refusal
 
@@ -115,18 +107,16 @@ class Collected(msgspec.Struct, frozen=True, array_like=True):
 
 
 Item: TypeAlias = Joined | Told
-Order: TypeAlias = Abort | Collect | Greet | ResetPrefixCache | Unpin | Probe | Watch
+Message: TypeAlias = Abort | Collect | Greet | Ask | Order
 """A message to a replica that is no request."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_item = msgspec.msgpack.Decoder[Item](Joined | Told).decode
-decode_order = msgspec.msgpack.Decoder[Order](
-    Abort | Collect | Greet | ResetPrefixCache | Unpin | Probe | Watch
-).decode
+decode_message = msgspec.msgpack.Decoder[Message](Abort | Collect | Greet | Ask | Order).decode
 decode_joined = msgspec.msgpack.Decoder(Joined).decode
 decode_collected = msgspec.msgpack.Decoder(Collected).decode
 decode_facts = msgspec.msgpack.Decoder(EngineFacts).decode
-decode_probe = msgspec.msgpack.Decoder(PrefixProbe).decode
+decode_answer = msgspec.msgpack.Decoder[Answer](Answer).decode
 
 
 def routing_text(request: NewRequest) -> str:

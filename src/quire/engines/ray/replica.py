@@ -13,15 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.engine.config import EngineConfig, SupervisionConfig
-from quire.engine.messages import (
-    Abort,
-    EngineOutput,
-    Probe,
-    ResetPrefixCache,
-    Submit,
-    Unpin,
-    Watch,
-)
+from quire.engine.messages import Abort, Ask, EngineOutput, Submit
 from quire.engines.process.client import Phase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.engine_starter import EngineStarter
@@ -36,7 +28,7 @@ from quire.engines.ray.messages import (
     Joined,
     Lost,
     Resumed,
-    decode_order,
+    decode_message,
     encode,
 )
 from quire.engines.ray.outbox import Outbox
@@ -202,24 +194,19 @@ class Replica:
     async def order(self, call: Call) -> bytes:
         """Do what the body of a call says; return the answer, encoded, to what asks for one, else
         nothing. Raises EngineDown or Refused."""
-        order, engine = decode_order(call.body), self._supervisor
-        if isinstance(order, Abort):
-            engine.abort(order.request_id)
-        elif isinstance(order, Greet):
+        message, engine = decode_message(call.body), self._supervisor
+        if isinstance(message, Abort):
+            engine.abort(message.request_id)
+        elif isinstance(message, Greet):
             self._dispatcher.outbox_of(call.front_end)
             return encode(Joined(self.name, clock_offset_s()))
-        elif isinstance(order, Collect):
+        elif isinstance(message, Collect):
             told = self._dispatcher.outbox_of(call.front_end).collect()
             return encode(Collected(self.name, told))
-        elif isinstance(order, ResetPrefixCache):
-            engine.reset_prefix_cache()
-        elif isinstance(order, Unpin):
-            engine.unpin(order.request_id)
-        elif isinstance(order, Watch):
-            engine.watch(order.interval_s)
+        elif isinstance(message, Ask):
+            return encode(await engine.ask(message.question))
         else:
-            assert isinstance(order, Probe)
-            return encode(await engine.probe(order.token_ids, order.sharing))
+            engine.order(message)
         return b""
 
     async def close(self) -> None:

@@ -13,16 +13,9 @@ from itertools import count
 
 import msgspec
 
-from quire.cache.sharing import SharingTerms
 from quire.engine.config import EngineConfig
-from quire.engine.messages import (
-    EngineFacts,
-    EngineOutput,
-    Probe,
-    ResetPrefixCache,
-    Unpin,
-    Watch,
-)
+from quire.engine.messages import Ask, EngineFacts, EngineOutput
+from quire.engine.orders import Answer, Order, Question
 from quire.engines.process.client import Phase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.live_request import LiveRequest
@@ -35,13 +28,11 @@ from quire.engines.ray.clocks import clock_offset_s, shift_s, shifted_delta, shi
 from quire.engines.ray.messages import (
     Call,
     Joined,
-    Order,
     Told,
-    decode_probe,
+    decode_answer,
     encode,
 )
 from quire.engines.ray.replicas import ReplicaLost, Replicas
-from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Stats
@@ -84,7 +75,7 @@ class ReplicatedEngine:
         self._shifts_s: dict[str, float] = {}
         self._routed: list[tuple[str, Event]] = []
         self._watched: str | None = None
-        self._watch_interval_s: float | None = None
+        self._of_one: Order | None = None
         self._last_progress_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -148,34 +139,33 @@ class ReplicatedEngine:
         if live is not None:
             self._calls.abort(live)
 
-    def reset_prefix_cache(self) -> None:
-        """Have every replica make what is cached now unfindable. Raises EngineDown."""
-        if self.phase is not Phase.READY:
+    def order(self, order: Order) -> None:
+        """Hand an order to all replicas, or to one, as the order wants it. Raises EngineDown for
+        one that wants an engine while none is there."""
+        if order.is_for_one:
+            self._order_one(order)
+            return
+        if order.wants_engine and self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
-        self._do(self._order_all(ResetPrefixCache()))
+        self._do(self._order_all(order))
 
-    def unpin(self, request_id: str) -> None:
-        """Let the blocks be evicted that a request has pinned, in whichever replica."""
-        self._do(self._order_all(Unpin(request_id)))
-
-    def watch(self, interval_s: float | None) -> None:
-        """Have one replica tell `LiveFrame`s so often; with None have it end that."""
-        self._watch_interval_s = interval_s
+    def _order_one(self, order: Order) -> None:
+        """Hand an order to the replica that is watched; another gets it where that one is lost."""
+        self._of_one = order
         if self._watched is None:
             self._watched = next(iter(self._shifts_s), None)
         if self._watched is not None:
-            self._do(self._order(Watch(interval_s), self._watched))
+            self._do(self._order(order, self._watched))
 
-    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt the replica has cached that has most of it. Raises EngineDown."""
-        body = encode(Probe("", token_ids, sharing))
+    async def ask(self, question: Question) -> Answer:
+        """Return the best of the replicas' answers. Raises EngineDown."""
         try:
-            answers = await self._replicas.order_all(Call(body))
+            answers = await self._replicas.order_all(Call(encode(Ask("", question))))
         except ReplicaLost as error:
             raise EngineDown(str(error)) from None
         if not answers:
             raise EngineDown("no replica is there")
-        return max((decode_probe(each) for each in answers), key=lambda each: each.num_cached)
+        return question.best(map(decode_answer, answers))
 
     async def close(self) -> None:
         """End all calls, and the replicas if they are this server's own."""
@@ -267,7 +257,8 @@ class ReplicatedEngine:
         self._shifts_s.pop(replica, None)
         if self._watched == replica:
             self._watched = None
-            self.watch(self._watch_interval_s)
+            if self._of_one is not None:
+                self._order_one(self._of_one)
 
     async def _tick(self) -> None:
         """Look after time limits, for ever."""

@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.cache.prefix_miss import Miss, MissKind
+from quire.engine.orders import Probe
 from quire.engines.process.token_stream import EngineDown, Refused
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
@@ -37,7 +38,7 @@ class CacheRoutes:
         tenant = arrival_of(request).tenant
         sharing = sharing_terms(asked.cache_salt, prompt.token_ids, serving, tenant)
         try:
-            found = await serving.model.engine.probe(prompt.token_ids, sharing)
+            found = await serving.model.engine.ask(Probe(prompt.token_ids, sharing))
         except Refused as refused:
             raise Overloaded(f"Try again: {refused}.", None) from None
         except EngineDown as down:

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
+from quire.engine.orders import Unpin
 from quire.engines.process.client import Phase
 from quire.engines.process.token_stream import EngineDown, Refused
 from quire.engines.protocol import EngineProtocol
@@ -165,7 +166,7 @@ class ModelPrefixes:
     async def _pin(self, prefix: PinnedPrefix, engine: EngineProtocol) -> None:
         """Pin a prefix again, in place of what it may have pinned in this engine; later where the
         queue is full, or where the cache is reset meanwhile."""
-        engine.unpin(prefix.request_id)
+        engine.order(Unpin(prefix.request_id))
         request = prefix.next_request()
         try:
             outcome = outcome_of(await _run(request, engine))
@@ -179,7 +180,7 @@ class ModelPrefixes:
         except EngineDown as down:
             outcome = PinOutcome(PrefixState.LOST, why=str(down))
         if self._prefixes.get(prefix.id) is not prefix:
-            engine.unpin(request.id)
+            engine.order(Unpin(request.id))
             return
         prefix.take(outcome)
         if outcome.why is not None:
@@ -191,7 +192,7 @@ class ModelPrefixes:
         """End the newest request of a prefix, and what it has pinned."""
         if self._engine is not None:
             self._engine.abort(prefix.request_id)
-            self._engine.unpin(prefix.request_id)
+            self._engine.order(Unpin(prefix.request_id))
 
 
 async def _run(request: NewRequest, engine: EngineProtocol) -> Finish | None:

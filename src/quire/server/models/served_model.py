@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.orders import ResetPrefixCache
 from quire.engine.recording.flight_file import FileKind
 from quire.engines.process.client import Phase
 from quire.engines.process.end_cause import EndCause
@@ -229,7 +230,7 @@ class ServedModel:
 
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache. What is pinned is computed again. Raises EngineDown."""
-        self.engine.reset_prefix_cache()
+        self.engine.order(ResetPrefixCache())
         self.prefixes.on_cache_empty()
 
     async def close(self) -> None:

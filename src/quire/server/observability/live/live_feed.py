@@ -14,6 +14,7 @@ from collections import deque
 import msgspec
 
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.orders import Watch
 from quire.engines.protocol import EngineProtocol
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.server.errors import TOO_MANY, UNAVAILABLE, RequestError
@@ -101,7 +102,7 @@ class LiveFeed:
         if not self._views:
             self._forget()
             if self._engine is not None:
-                self._engine.watch(None)
+                self._engine.order(Watch(None))
 
     def on_engine_ready(self, engine: EngineProtocol) -> None:
         """Note that an engine can be watched."""
@@ -134,7 +135,7 @@ class LiveFeed:
         """Have the engine tell all there is, and then what changes, if anyone looks on."""
         self._forget()
         if self._views and self._engine is not None:
-            self._engine.watch(INTERVAL_S)
+            self._engine.order(Watch(INTERVAL_S))
 
     def _forget(self) -> None:
         self._picture = self._steps = self._figures = None

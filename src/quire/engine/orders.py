@@ -1,0 +1,104 @@
+"""Orders to an engine, which are no requests. Each is a message that says how it is handed on to
+engines, and what one does with it: a new one is a class here and a method of the engine.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Protocol, TypeAlias
+
+import msgspec
+
+from quire.cache.sharing import SharingTerms
+from quire.scheduler.prefix_probe import PrefixProbe
+
+
+class OrderedEngine(Protocol):
+    """The methods of an engine that orders call, between two steps."""
+
+    def reset_prefix_cache(self) -> None: ...
+
+    def unpin(self, request_id: str) -> None: ...
+
+    def watch(self, interval_s: float | None) -> None: ...
+
+    def charge(self, served: Mapping[str, float]) -> None: ...
+
+    def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe: ...
+
+
+class OrderBase(msgspec.Struct, frozen=True, array_like=True):
+    """An order, as it is handed on: to the engine that runs, if one does, and to each of several.
+
+    wants_engine: it is refused while no engine is ready.
+    is_kept: while an engine that has ended is being followed, the next one gets it.
+    is_for_one: one of several engines gets it, and another where that one is given up.
+    """
+
+    wants_engine: ClassVar[bool] = False
+    is_kept: ClassVar[bool] = False
+    is_for_one: ClassVar[bool] = False
+
+    def apply(self, engine: OrderedEngine) -> None:
+        """Have the engine do it."""
+        raise NotImplementedError
+
+
+class ResetPrefixCache(OrderBase, frozen=True, tag="reset_prefix_cache", array_like=True):
+    """Make what is cached now unfindable for later requests. `num_resets` in the next outputs tells
+    when it was done."""
+
+    wants_engine: ClassVar[bool] = True
+    is_kept: ClassVar[bool] = True
+
+    def apply(self, engine: OrderedEngine) -> None:
+        engine.reset_prefix_cache()
+
+
+class Unpin(OrderBase, frozen=True, tag="unpin", array_like=True):
+    """Let the blocks be evicted that a request has pinned, if it has."""
+
+    request_id: str
+
+    def apply(self, engine: OrderedEngine) -> None:
+        engine.unpin(self.request_id)
+
+
+class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
+    """From now on tell `LiveFrame`s, the first whole, `interval_s` seconds apart at least; with
+    None tell none any more."""
+
+    is_for_one: ClassVar[bool] = True
+
+    interval_s: float | None
+
+    def apply(self, engine: OrderedEngine) -> None:
+        engine.watch(self.interval_s)
+
+
+class ServedElsewhere(OrderBase, frozen=True, tag="served_elsewhere", array_like=True):
+    """Charge tenants for what other engines of the model have served them, in prices over weights,
+    as if this one had."""
+
+    served: Mapping[str, float]
+
+    def apply(self, engine: OrderedEngine) -> None:
+        engine.charge(self.served)
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
+    """A question: what of a prompt is cached, for a request that would share so."""
+
+    token_ids: tuple[int, ...]
+    sharing: SharingTerms
+
+    def answer(self, engine: OrderedEngine) -> PrefixProbe:
+        """Return the engine's answer."""
+        return engine.probe(self.token_ids, self.sharing)
+
+    def best(self, answers: Iterable[PrefixProbe]) -> PrefixProbe:
+        """Return the answer of several engines: that of the one which has most of the prompt."""
+        return max(answers, key=lambda each: each.num_cached)
+
+
+Order: TypeAlias = ResetPrefixCache | Unpin | Watch | ServedElsewhere
+Question: TypeAlias = Probe
+Answer: TypeAlias = PrefixProbe
