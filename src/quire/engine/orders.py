@@ -63,7 +63,7 @@ class Unpin(OrderBase, frozen=True, tag="unpin", array_like=True):
 
 
 class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
-    """From now on tell `LiveFrame`s, the first whole, `interval_s` seconds apart at least; with
+    """Tell `LiveFrame`s from now on, the first whole, `interval_s` seconds apart at least; with
     None tell none any more."""
 
     is_for_one: ClassVar[bool] = True

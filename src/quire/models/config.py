@@ -18,7 +18,7 @@ FORWARD_ERRORS = (
     *(AttributeError, IndexError, KeyError, NotImplementedError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What the forward of a model that does not fit raises."""
+"""Errors that the forward of a model raises which does not fit."""
 
 
 class ModelDtype(StrEnum):

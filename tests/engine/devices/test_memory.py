@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from quire.cache.sizing import Budget
+from quire.engine.devices import memory
 from quire.engine.devices.memory import DeviceMemory, measure, peak_bytes, step_budget
-from quire.engine.startup import memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 MIB = 1 << 20

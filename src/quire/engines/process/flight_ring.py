@@ -14,11 +14,11 @@ from tempfile import gettempdir
 from threading import Thread
 from typing import NamedTuple
 
-from quire import __version__
 from quire.engine.config import EngineConfig
 from quire.engine.recording.contents import contents_of
 from quire.engine.recording.flight_file import FORMAT, FileKind, FlightHead, write_file
 from quire.engine.recording.ring import RingReader
+from quire.version import __version__
 
 logger = logging.getLogger(__name__)
 

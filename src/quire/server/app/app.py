@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire import __version__
 from quire.engines.protocol import OpenEngine
 from quire.server.apis.anthropic.routes import MessageRoutes
 from quire.server.apis.batches.line_runner import LineRunner
@@ -55,6 +54,7 @@ from quire.server.observability.timelines import Timelines
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
 from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
+from quire.version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.app.exposition import EngineProcesses, MetricsCollector, expose
 from quire.server.app.openapi.routes import OPENMETRICS
@@ -27,6 +26,7 @@ from quire.server.http.negotiation import takes
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
 from quire.server.tenancy.tenants import arrival_of
+from quire.version import __version__
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"

@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from quire import __version__
 from quire.server.cli.default_model import TITLE
 from quire.server.cli.settings import add_engine_options, add_options, add_planned_options
 from quire.server.config import BUNDLED
 from quire.server.suggestion import closest
+from quire.version import __version__
 from quire.workbench.bench.options import EPILOG, add_bench_options
 from quire.workbench.planning.options import add_plan_options
 from quire.workbench.simulation.options import EPILOG as SIM_EPILOG

@@ -13,7 +13,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from quire import __version__
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engines.local.configs import engine_configs
@@ -38,6 +37,7 @@ from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import find_folder
+from quire.version import __version__
 from quire.workbench.bench.options import read_options, split_serve_args
 
 if TYPE_CHECKING:

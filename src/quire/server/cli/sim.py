@@ -10,7 +10,6 @@ from itertools import product
 import msgspec
 from msgspec.structs import replace as replaced
 
-from quire import __version__
 from quire.engine.recording.flight_file import FlightFileError
 from quire.output_files import check_plotting
 from quire.process_age import uncollected
@@ -18,6 +17,7 @@ from quire.progress import Progress
 from quire.scheduler.policy import PolicyName
 from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.output import print_line
+from quire.version import __version__
 from quire.workbench.simulation.against_record import (
     ScheduleDiffers,
     check_schedule,

@@ -222,7 +222,7 @@ class GenerationStream:
             figures.note(
                 self.context.model,
                 self.context.num_prompt_tokens,
-                self._num_cached_tokens(),
+                self.num_cached_tokens(),
                 finishes,
             )
         if self._spans is not None and trace is not None:
@@ -241,7 +241,7 @@ class GenerationStream:
             timeline.submitted_s,
             ended_s,
             tuple(self._finishes[index] for index in sorted(self._finishes)),
-            self._num_cached_tokens(),
+            self.num_cached_tokens(),
         )
 
     async def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
@@ -362,9 +362,9 @@ class GenerationStream:
         """Return what the prompts had in the cache, once all are known."""
         firsts = range(0, len(self._choices), self.context.num_choices)
         has_all = all(index in self._finishes for index in firsts)
-        return CachedTokens(self._num_cached_tokens()) if has_all else None
+        return CachedTokens(self.num_cached_tokens()) if has_all else None
 
-    def _num_cached_tokens(self) -> int:
+    def num_cached_tokens(self) -> int:
         """Return what the first choices of the prompts, as far as they have ended, found in the
         cache: the others of a prompt find what its first has computed."""
         firsts = range(0, len(self.context.requests), self.context.num_choices)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -227,8 +228,9 @@ class WorkerPool:
                 status=TOO_LARGE,
             ) from None
         except BrokenWorkerProcess as error:
+            why = f": {error.__cause__}" if error.__cause__ is not None else "."
             raise RequestError(
-                "The process that read the request body has ended.",
+                f"The process that read the request body has ended{why}",
                 code="internal",
                 status=SERVER_ERROR,
             ) from error
@@ -287,7 +289,7 @@ class WorkerPool:
         one."""
         while self._num_alive:
             self._num_alive -= 1
-            with anyio.move_on_after(END_WITHIN_S):
+            with anyio.move_on_after(END_WITHIN_S), suppress(BrokenWorkerProcess):
                 await to_process.run_sync(
                     time.sleep, LONGEST_READ_S, cancellable=True, limiter=self._limiter
                 )

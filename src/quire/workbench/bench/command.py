@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from quire import __version__
 from quire.progress import Progress
+from quire.version import __version__
 from quire.workbench.bench.exchange import Address, parse_address
 from quire.workbench.bench.options import BenchOptions
 from quire.workbench.bench.plot import draw

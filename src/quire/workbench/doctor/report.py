@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from quire import __version__
+from quire.version import __version__
 from quire.workbench.doctor.examination import has_failed
 from quire.workbench.doctor.finding import Section
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
-from quire import __version__
 from quire.engine.config import ModelConfig
 from quire.extras import how_to_install
+from quire.version import __version__
 from quire.workbench.doctor.finding import Finding, fail, ok, warn
 
 LEAST_PYTHON = (3, 11)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.apis.batches.protocol import BatchList, BatchObject, FileList, FileObject
 from quire.server.apis.openai.wire import (
@@ -39,6 +38,7 @@ from quire.server.observability.timeline_view import (
     TimelineOut,
     TimelineSummary,
 )
+from quire.version import __version__
 
 CREATED_S = 1767225600
 _CHAT_ID, _COMPLETION_ID = "chatcmpl-0123456789abcdef", "cmpl-0123456789abcdef"

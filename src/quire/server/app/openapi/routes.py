@@ -3,7 +3,6 @@ several methods has a row for each, which begins with the method, as `POST /v1/f
 
 from collections.abc import Mapping
 
-from quire import __version__
 from quire.server.apis.batches.protocol import FileDeleted
 from quire.server.apis.openai.wire import ChatChunk, CompletionBody, Detokenized, Tokenized
 from quire.server.apis.responses.stream_events import EVENT_TYPES
@@ -41,6 +40,7 @@ from quire.server.generation.protocol.capabilities import (
     RESPONSES,
 )
 from quire.server.observability.timeline_view import TimelineList
+from quire.version import __version__
 
 EVENTS = "text/event-stream"
 HTML = "text/html"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quire import __version__
+from quire.version import __version__
 
 
 class Entrance(msgspec.Struct, frozen=True):
