@@ -52,7 +52,7 @@ FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="Quire" \
       org.opencontainers.image.description="Continuous-batching inference server for language models" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 
 # Triton compiles what launches its kernels when it first runs: for a GPU it wants a C compiler.
 ARG VARIANT=cpu

@@ -21,8 +21,7 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 MOST_FILES = 25
-MOST_LINES = 40
-MOST_PARAMETERS = 5
+MOST_LINES = 60
 SUFFIXES = frozenset((".py", ".cpp", ".h"))
 
 
@@ -125,24 +124,20 @@ def test_every_package_is_on_the_map() -> None:
 
 
 class Function(NamedTuple):
-    """Lines are from `def` to the end, without decorators; `self` and `cls` are no parameters."""
+    """Lines are from `def` to the end, without decorators."""
 
     name: str
     num_lines: int
-    num_parameters: int
 
 
 def functions(source: str) -> Iterator[Function]:
-    """All functions of a module, inner ones too, but for kernels: Triton compiles those as a whole,
-    and their parameters are the tensors, strides and constants of a launch."""
+    """All functions of a module, inner ones too, but for kernels: Triton compiles those as a
+    whole."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_kernel(node):
             continue
-        arguments = node.args
-        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-        num_own = len(names) - (names[:1] in (["self"], ["cls"])) + len(arguments.kwonlyargs)
         assert node.end_lineno is not None
-        yield Function(node.name, node.end_lineno - node.lineno + 1, num_own)
+        yield Function(node.name, node.end_lineno - node.lineno + 1)
 
 
 def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -165,11 +160,11 @@ def test_functions_are_measured() -> None:
     def kernel(a, b): ...
     """
     found = set(functions(dedent(source)))
-    assert found == {("first", 2, 3), ("inner", 1, 0), ("second", 1, 1), ("third", 1, 0)}
+    assert found == {("first", 2), ("inner", 1), ("second", 1), ("third", 1)}
 
 
 @pytest.mark.parametrize("folder", ["src", "bench", "tools", "tests"])
-def test_functions_are_short_and_have_few_parameters(folder: str) -> None:
+def test_functions_are_short(folder: str) -> None:
     found = [
         (str(path.relative_to(ROOT)), function)
         for path in (ROOT / folder).rglob("*.py")
@@ -177,7 +172,6 @@ def test_functions_are_short_and_have_few_parameters(folder: str) -> None:
     ]
     assert len(found) > 10
     assert [each for each in found if each[1].num_lines > MOST_LINES] == []
-    assert [each for each in found if each[1].num_parameters > MOST_PARAMETERS] == []
 
 
 IMPORT_ALL = """

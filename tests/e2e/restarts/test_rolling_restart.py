@@ -21,6 +21,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from quire import __version__
 from tests.e2e.restarts.inherited_socket import FLAGS, SocketHolder, held_socket
 from tests.e2e.server_process import MODEL, STOP_WITHIN_S
 from tests.long import long_but_for
@@ -287,7 +288,7 @@ def test_systemd_hands_over_its_socket(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait(STOP_WITHIN_S)
-    assert f"Quire 0.1.0 listens on http://{address}" in (tmp_path / "log").read_text()
+    assert f"Quire {__version__} listens on http://{address}" in (tmp_path / "log").read_text()
 
 
 def _answer(address: str) -> httpx.Response:
