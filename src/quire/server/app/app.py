@@ -15,16 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.engines.protocol import OpenEngine
-from quire.server.apis.anthropic.routes import MessageRoutes
+from quire.server.apis.api import Handlers
 from quire.server.apis.batches.line_runner import LineRunner
 from quire.server.apis.batches.queue import BatchQueue
 from quire.server.apis.batches.routes import BatchRoutes
 from quire.server.apis.batches.store import StoreLimits, open_store
-from quire.server.apis.embeddings.routes import EmbeddingRoutes
-from quire.server.apis.openai.text_routes import TextRoutes
-from quire.server.apis.prefixes.routes import PrefixRoutes
-from quire.server.apis.responses.routes import ResponseRoutes
-from quire.server.apis.scoring.routes import ScoringRoutes
+from quire.server.app.apis import APIS
 from quire.server.app.cache_routes import CacheRoutes
 from quire.server.app.error_responses import error_response
 from quire.server.app.field_names import known_part
@@ -144,21 +140,17 @@ def _add_layers(app: FastAPI, service: Service) -> None:
 
 
 def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
-    for handlers in (
+    all_handlers: tuple[Handlers, ...] = (
         HealthRoutes(service),
         IntrospectionRoutes(service),
         LiveRoutes(service),
         ModelRoutes(service),
-        TextRoutes(service),
-        ResponseRoutes(service),
-        MessageRoutes(service),
-        EmbeddingRoutes(service),
-        ScoringRoutes(service),
+        *(api.handlers(service) for api in APIS),
         CacheRoutes(service),
-        PrefixRoutes(service),
         UsageRoutes(service),
         BatchRoutes(service, queue),
-    ):
+    )
+    for handlers in all_handlers:
         yield from handlers.routes()
     if service.config.has_page:
         yield from PageRoutes().routes()

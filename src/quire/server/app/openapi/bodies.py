@@ -5,31 +5,18 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
-from quire.server.apis.batches.protocol import BatchRequest
-from quire.server.apis.embeddings.protocol import EmbeddingRequest
-from quire.server.apis.openai.tokenize import (
-    DetokenizeRequest,
-    TokenizeChatRequest,
-    TokenizeRequest,
-)
-from quire.server.apis.prefixes.protocol import PrefixChatRequest, PrefixTextRequest
-from quire.server.apis.responses.protocol import ResponsesRequest
-from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
+from quire.server.apis.batches.docs import BODIES as BATCH_BODIES
+from quire.server.app.apis import APIS
 from quire.server.app.introspection_routes import ResetRequest
 from quire.server.generation.protocol.capabilities import (
     CACHE_PROBE,
     CHAT,
     COMPLETIONS,
-    COUNT_TOKENS,
     EMBEDDINGS,
     MESSAGES,
-    PREFIXES,
     RERANK,
-    RERANK_PATHS,
     RESPONSES,
     SCORE,
-    SCORE_PATHS,
     Capability,
     Support,
     capabilities_of,
@@ -39,30 +26,16 @@ from quire.server.generation.protocol.completions import CompletionRequest
 
 SCHEMA_PATH = "#/components/schemas/"
 
-BODIES: Mapping[str, type[BaseModel]] = {
-    COMPLETIONS: CompletionRequest,
-    CHAT: ChatRequest,
-    RESPONSES: ResponsesRequest,
-    MESSAGES: MessagesRequest,
-    EMBEDDINGS: EmbeddingRequest,
-    RERANK: RerankRequest,
-    SCORE: ScoreRequest,
-}
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
-    **{path: (model,) for path, model in BODIES.items()},
-    **{path: (RerankRequest,) for path in RERANK_PATHS},
-    **{path: (ScoreRequest,) for path in SCORE_PATHS},
-    f"{COMPLETIONS}/render": (CompletionRequest,),
-    f"{CHAT}/render": (ChatRequest,),
-    COUNT_TOKENS: (CountTokensRequest,),
-    "/tokenize": (TokenizeRequest, TokenizeChatRequest),
-    "/detokenize": (DetokenizeRequest,),
+    **{path: models for api in APIS for path, models in api.bodies.items()},
+    **BATCH_BODIES,
     CACHE_PROBE: (CompletionRequest, ChatRequest),
-    PREFIXES: (PrefixTextRequest, PrefixChatRequest),
     "/reset_prefix_cache": (ResetRequest,),
-    "/v1/batches": (BatchRequest,),
 }
 """One of the models is what the body of this path must be."""
+MAIN_PATHS = (COMPLETIONS, CHAT, RESPONSES, MESSAGES, EMBEDDINGS, RERANK, SCORE)
+"""The paths whose fields docs/api.md has in one table."""
+BODIES: Mapping[str, type[BaseModel]] = {path: ALL_BODIES[path][0] for path in MAIN_PATHS}
 
 
 def body_schema(path: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from quire.server.apis.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.app.middleware import OPEN_PATHS
 from quire.server.app.openapi.bodies import (
     ALL_BODIES,
@@ -24,7 +25,6 @@ from quire.server.app.openapi.errors import (
     response_name,
     shape_of,
 )
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.app.openapi.routes import REQUEST_ID, ROUTES, route_key
 from quire.server.app.openapi.served_document import ServedDocument
 from quire.server.app.page.files import PAGE_FOLDER

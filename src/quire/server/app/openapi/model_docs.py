@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.app.models.wire import ModelList
 from quire.server.app.openapi import examples
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.errors import CONFLICT, NOT_FOUND, SERVER_ERROR, UNAVAILABLE
 
 _OK = 200

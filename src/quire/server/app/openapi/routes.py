@@ -1,62 +1,35 @@
-"""The table of what every route answers, by its path: the document is made from it. A path of
-several methods has a row for each, which begins with the method, as `POST /v1/files`."""
+"""The table of what every route answers, by its path: the document is made from it. APIs bring rows
+of their own."""
 
 from collections.abc import Mapping
 
-from quire.server.apis.batches.protocol import FileDeleted
-from quire.server.apis.openai.wire import ChatChunk, CompletionBody, Detokenized, Tokenized
-from quire.server.apis.responses.stream_events import EVENT_TYPES
-from quire.server.app.openapi import (
-    embedding_examples,
-    examples,
-    message_examples,
-    response_examples,
+from quire.server.apis.batches.docs import DOCS as BATCH_DOCS
+from quire.server.apis.openai.examples import COMPLETION
+from quire.server.apis.route_doc import (
+    OK,
+    READS_A_BODY,
+    TOKENIZES,
+    Parameter,
+    ResponseDoc,
+    RouteDoc,
+    ok,
 )
+from quire.server.app.apis import APIS
+from quire.server.app.openapi import examples
 from quire.server.app.openapi.model_docs import MODEL_ROUTES
-from quire.server.app.openapi.prefix_docs import PREFIX_ROUTES
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
-from quire.server.app.openapi.scoring_docs import SCORING_ROUTES
-from quire.server.app.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.app.openapi.stream_docs import STREAM_ROUTES
 from quire.server.app.openapi.usage_docs import USAGE_ROUTES
 from quire.server.app.page.entrance import Entrance
 from quire.server.app.wire import Cancelled, Health, ResetSent, StartProgress, Startup, Version
-from quire.server.errors import (
-    NOT_FOUND,
-    TOO_LARGE,
-    TOO_LATE,
-    TOO_MANY,
-    UNAVAILABLE,
-    UNSUPPORTED_MEDIA,
-    ErrorBody,
-)
-from quire.server.generation.protocol.capabilities import (
-    CACHE_PROBE,
-    CHAT,
-    COMPLETIONS,
-    COUNT_TOKENS,
-    EMBEDDINGS,
-    MESSAGES,
-    RESPONSES,
-)
+from quire.server.errors import NOT_FOUND, UNAVAILABLE
+from quire.server.generation.protocol.capabilities import CACHE_PROBE
 from quire.server.observability.timeline_view import TimelineList
 from quire.version import __version__
 
-EVENTS = "text/event-stream"
 HTML = "text/html"
 TEXT = "text/plain"
 SVG = "image/svg+xml"
 OPENMETRICS = "application/openmetrics-text"
-OK = 200
-STREAMED = "With `stream`: events, an error that comes late among them."
-READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
-"""Errors of the routes that read a body, beside those of all."""
-TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
-GENERATES = TOKENIZES
-
-
-def _ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
-    return {OK: responses}
 
 
 def _health(summary: str, well: str, *ill: str) -> RouteDoc:
@@ -76,30 +49,14 @@ _READY = _health(
     "ready",
     *("loading", "draining", "restarting", "stuck", "down"),
 )
-_LOAD_REPORT = Parameter(
-    "endpoint-load-metrics-format",
-    "header",
-    "`text` or `json`: the answer's head tells the load of the engine, for balancers.",
-    "text",
-)
-_BETAS = Parameter(
-    "anthropic-beta",
-    "header",
-    "Betas of Anthropic's API; Quire acts on none, and X-Quire-Warnings names them.",
-    "interleaved-thinking-2025-05-14",
-)
 REQUEST_ID = Parameter(
     "x-request-id", "header", "The id of the request, if the client gives it one.", "my-request-1"
 )
 """Every route takes it."""
-_PAGES = (
-    Parameter("limit", "query", "So many items at most.", "20", "^[1-9][0-9]{0,4}$"),
-    Parameter("after", "query", "The id of the item before the first.", "file-1"),
-)
-_FILE = (Parameter("name", "path", "The id of the file.", examples.FILE.id),)
-_BATCH = (Parameter("name", "path", "The id of the batch.", examples.BATCH.id),)
 
 ROUTES: Mapping[str, RouteDoc] = {
+    **{path: doc for api in APIS for path, doc in api.docs.items()},
+    **BATCH_DOCS,
     "/livez": _health("Is the server alive, or should it be started again?", "alive", "down"),
     "/readyz": _READY,
     "/health": _READY,
@@ -118,22 +75,22 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/metrics": RouteDoc(
         "Metrics in Prometheus' text format, or in OpenMetrics where `Accept` names it.",
-        _ok(
+        ok(
             ResponseDoc(examples.METRICS_TEXT, TEXT),
             ResponseDoc(f"{examples.METRICS_TEXT}# EOF\n", OPENMETRICS),
         ),
     ),
-    "/version": RouteDoc("The version of the server.", _ok(ResponseDoc(Version(__version__)))),
+    "/version": RouteDoc("The version of the server.", ok(ResponseDoc(Version(__version__)))),
     "/v1/server_info": RouteDoc(
         "Facts of the model and the engine, and the configuration without what is secret; for the "
         "admin key, where there is one.",
-        _ok(ResponseDoc(examples.SERVER_INFO)),
+        ok(ResponseDoc(examples.SERVER_INFO)),
     ),
     **MODEL_ROUTES,
     **USAGE_ROUTES,
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
-        _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
+        ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
         parameters=(
             Parameter(
                 "all",
@@ -146,12 +103,12 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/v1/loads": RouteDoc(
         "The load of the engine, for balancers.",
-        _ok(ResponseDoc(examples.LOADS)),
+        ok(ResponseDoc(examples.LOADS)),
         (UNAVAILABLE,),
     ),
     "/v1/requests/{name}": RouteDoc(
         "What happened to a request of one's own, while it runs and after.",
-        _ok(ResponseDoc(examples.TIMELINE)),
+        ok(ResponseDoc(examples.TIMELINE)),
         (NOT_FOUND,),
         parameters=(
             Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
@@ -159,199 +116,38 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/v1/requests/{name}/cancel": RouteDoc(
         "End a request of one's own; its answer has what there is, and ends with `abort`.",
-        _ok(ResponseDoc(Cancelled(examples.COMPLETION.id, "cancelling"))),
+        ok(ResponseDoc(Cancelled(COMPLETION.id, "cancelling"))),
         (NOT_FOUND,),
         parameters=(
             Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
         ),
     ),
     **STREAM_ROUTES,
-    COMPLETIONS: RouteDoc(
-        "Go on with a text.",
-        _ok(
-            ResponseDoc(examples.COMPLETION),
-            ResponseDoc(examples.COMPLETION_EVENTS, EVENTS, STREAMED, (CompletionBody, ErrorBody)),
-        ),
-        GENERATES,
-        examples.COMPLETION_REQUESTS,
-        (_LOAD_REPORT,),
-        headers=("x-quire-warnings", "endpoint-load-metrics"),
-    ),
-    CHAT: RouteDoc(
-        "Go on with a conversation.",
-        _ok(
-            ResponseDoc(examples.CHAT_COMPLETION),
-            ResponseDoc(examples.CHAT_EVENTS, EVENTS, STREAMED, (ChatChunk, ErrorBody)),
-        ),
-        GENERATES,
-        examples.CHAT_REQUESTS,
-        (_LOAD_REPORT,),
-        headers=("x-quire-warnings", "endpoint-load-metrics"),
-    ),
-    RESPONSES: RouteDoc(
-        "A response to a text or to items of a conversation.",
-        _ok(
-            ResponseDoc(response_examples.RESPONSE),
-            ResponseDoc(
-                response_examples.RESPONSE_EVENTS, EVENTS, STREAMED, EVENT_TYPES, has_done=False
-            ),
-        ),
-        GENERATES,
-        response_examples.RESPONSE_REQUESTS,
-        (_LOAD_REPORT,),
-        headers=("x-quire-warnings", "endpoint-load-metrics"),
-    ),
-    **STORED_RESPONSE_ROUTES,
-    MESSAGES: RouteDoc(
-        "The next message of a conversation, as Anthropic's API has it.",
-        _ok(
-            ResponseDoc(message_examples.MESSAGE),
-            ResponseDoc(
-                message_examples.MESSAGE_EVENTS,
-                EVENTS,
-                STREAMED,
-                message_examples.EVENT_TYPES,
-                has_done=False,
-            ),
-        ),
-        GENERATES,
-        message_examples.MESSAGE_REQUESTS,
-        (_LOAD_REPORT, _BETAS),
-        headers=("x-quire-warnings", "endpoint-load-metrics", "request-id"),
-    ),
-    COUNT_TOKENS: RouteDoc(
-        "The number of tokens that a conversation has as a prompt.",
-        _ok(ResponseDoc(message_examples.COUNT)),
-        TOKENIZES,
-        message_examples.COUNT_REQUESTS,
-        (_BETAS,),
-        headers=("x-quire-warnings", "request-id"),
-    ),
-    **SCORING_ROUTES,
-    EMBEDDINGS: RouteDoc(
-        "A vector for each text.",
-        _ok(ResponseDoc(embedding_examples.EMBEDDINGS)),
-        GENERATES,
-        embedding_examples.EMBEDDING_REQUESTS,
-        headers=("x-quire-warnings",),
-    ),
-    f"{COMPLETIONS}/render": RouteDoc(
-        "The prompts of a completion, without running it.",
-        _ok(ResponseDoc(examples.RENDERED)),
-        TOKENIZES,
-        examples.COMPLETION_REQUESTS,
-        headers=("x-quire-warnings",),
-    ),
-    f"{CHAT}/render": RouteDoc(
-        "The prompt of a conversation, without running it.",
-        _ok(ResponseDoc(examples.RENDERED)),
-        TOKENIZES,
-        examples.CHAT_REQUESTS,
-        headers=("x-quire-warnings",),
-    ),
-    "/tokenize": RouteDoc(
-        "The tokens of a text or a conversation.",
-        _ok(ResponseDoc(Tokenized(3, 2048, (5, 6, 7)))),
-        TOKENIZES,
-        examples.TOKENIZE_REQUESTS,
-        headers=("x-quire-warnings",),
-    ),
-    "/detokenize": RouteDoc(
-        "The text of tokens.",
-        _ok(ResponseDoc(Detokenized("Once upon a time"))),
-        TOKENIZES,
-        examples.DETOKENIZE_REQUESTS,
-    ),
     CACHE_PROBE: RouteDoc(
         "What the prefix cache holds of the prompt of a completion or a conversation, now.",
-        _ok(ResponseDoc(examples.CACHE_PROBE)),
+        ok(ResponseDoc(examples.CACHE_PROBE)),
         TOKENIZES,
         examples.CACHE_PROBE_REQUESTS,
         headers=("x-quire-warnings",),
     ),
-    **PREFIX_ROUTES,
     "/reset_prefix_cache": RouteDoc(
         "Empty the prefix cache of a model, or of all; for the admin key, where there is one.",
-        _ok(ResponseDoc(ResetSent())),
+        ok(ResponseDoc(ResetSent())),
         (*READS_A_BODY, NOT_FOUND),
         examples.RESET_REQUESTS,
         body_required=False,
     ),
-    "GET /v1/files": RouteDoc(
-        "One's own files.",
-        _ok(ResponseDoc(examples.FILES)),
-        (NOT_FOUND,),
-        parameters=(
-            *_PAGES,
-            Parameter("order", "query", "Newest first: `desc`; or `asc`.", "desc", "^(asc|desc)$"),
-            Parameter("purpose", "query", "Files of this purpose alone.", "batch"),
-        ),
-    ),
-    "POST /v1/files": RouteDoc(
-        "Upload a file of requests for a batch.",
-        _ok(ResponseDoc(examples.FILE)),
-        (*READS_A_BODY, NOT_FOUND, TOO_MANY),
-        form={
-            "type": "object",
-            "required": ["file", "purpose"],
-            "properties": {
-                "file": {"type": "string", "contentMediaType": "application/octet-stream"},
-                "purpose": {"const": "batch"},
-                "expires_after[anchor]": {"const": "created_at"},
-                "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
-            },
-            "additionalProperties": False,
-        },
-    ),
-    "GET /v1/files/{name}": RouteDoc(
-        "A file of one's own.", _ok(ResponseDoc(examples.FILE)), (NOT_FOUND,), parameters=_FILE
-    ),
-    "DELETE /v1/files/{name}": RouteDoc(
-        "Delete a file of one's own.",
-        _ok(ResponseDoc(FileDeleted(examples.FILE.id))),
-        (NOT_FOUND,),
-        parameters=_FILE,
-    ),
-    "/v1/files/{name}/content": RouteDoc(
-        "The content of a file of one's own.",
-        _ok(ResponseDoc('{"custom_id": "1"}', "application/octet-stream")),
-        (NOT_FOUND,),
-        parameters=_FILE,
-    ),
-    "GET /v1/batches": RouteDoc(
-        "One's own batches, the newest first.",
-        _ok(ResponseDoc(examples.BATCHES)),
-        (NOT_FOUND,),
-        parameters=_PAGES,
-    ),
-    "POST /v1/batches": RouteDoc(
-        "Run the requests of a file when live requests leave room for them.",
-        _ok(ResponseDoc(examples.BATCH)),
-        (*READS_A_BODY, NOT_FOUND),
-    ),
-    "/v1/batches/{name}": RouteDoc(
-        "How far a batch of one's own is.",
-        _ok(ResponseDoc(examples.BATCH)),
-        (NOT_FOUND,),
-        parameters=_BATCH,
-    ),
-    "/v1/batches/{name}/cancel": RouteDoc(
-        "Cancel a batch of one's own; what is answered stays.",
-        _ok(ResponseDoc(examples.BATCH)),
-        (NOT_FOUND,),
-        parameters=_BATCH,
-    ),
     "GET /": RouteDoc(
         "The page, for a browser; for a program, where to go on.",
-        _ok(
+        ok(
             ResponseDoc(Entrance(), description="Without `text/html` in `Accept`."),
             ResponseDoc("<!DOCTYPE html>", HTML, "With it, unless the server has `--no-page`."),
         ),
         parameters=(Parameter("accept", "header", "The forms that are taken.", "text/html"),),
     ),
-    "/favicon.ico": RouteDoc("The icon of the page.", _ok(ResponseDoc("<svg></svg>", SVG))),
-    "/docs": RouteDoc("This document as a page.", _ok(ResponseDoc("<!DOCTYPE html>", HTML))),
-    "/openapi.json": RouteDoc("This document.", _ok(ResponseDoc({"openapi": "3.1.0"}))),
+    "/favicon.ico": RouteDoc("The icon of the page.", ok(ResponseDoc("<svg></svg>", SVG))),
+    "/docs": RouteDoc("This document as a page.", ok(ResponseDoc("<!DOCTYPE html>", HTML))),
+    "/openapi.json": RouteDoc("This document.", ok(ResponseDoc({"openapi": "3.1.0"}))),
 }
 
 ROUTE_PATHS = frozenset(key.rpartition(" ")[2] for key in ROUTES)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.app.live.routes import LIVE
 from quire.server.app.openapi import examples
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.errors import NOT_FOUND, TOO_MANY, UNAVAILABLE
 from quire.server.observability.kv_event_feed import (

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.route_doc import CREATED_S, Parameter, ResponseDoc, RouteDoc
 from quire.server.app.openapi import examples
-from quire.server.app.openapi.examples import CREATED_S
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.app.usage.report import KeyUsage, ModelUsage, UsageCounts, UsageReport
 from quire.server.errors import NOT_FOUND
 from quire.server.generation.protocol.capabilities import USAGE

@@ -8,10 +8,10 @@ from quire.server.apis.responses.asked import asked_of
 from quire.server.apis.responses.builder import BodyBuilder, Origin
 from quire.server.apis.responses.protocol import ItemList, MessageItem, OutputText, ResponsesRequest
 from quire.server.apis.responses.stream_events import StreamEvent, encode_event
+from quire.server.apis.route_doc import CREATED_S
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.generation.usage import CachedTokens, Usage
 
-CREATED_S = 1767225600
 RESPONSE_ID = "resp-0123456789abcdef0123456789abcdef"
 _ITEM_ID = "msg-0123456789abcdef0123456789abcdef-0"
 _TEXT = "Hello."

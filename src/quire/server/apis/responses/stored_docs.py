@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import get_args
 
+from quire.server.apis.responses import examples
 from quire.server.apis.responses.protocol import Included, ResponseDeleted
-from quire.server.app.openapi import response_examples as examples
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.apis.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.errors import NOT_FOUND
 from quire.server.generation.protocol.capabilities import RESPONSES
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.route_doc import CREATED_S
 from quire.server.apis.scoring.protocol import (
     RerankBody,
     RerankedDocument,
@@ -10,7 +11,6 @@ from quire.server.apis.scoring.protocol import (
     ScoreList,
     ScoringUsage,
 )
-from quire.server.app.openapi.examples import CREATED_S
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 
 _USAGE = ScoringUsage(12, 12)

@@ -1,4 +1,4 @@
-"""The types that say what the document of the API tells of a route."""
+"""Descriptions of routes in the document of the API, and what several of them share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.server.errors import (
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_LATE,
+    TOO_MANY,
+    UNAVAILABLE,
+    UNSUPPORTED_MEDIA,
+)
 from quire.server.http.json_responses import JSON
 
 
@@ -45,3 +53,31 @@ class RouteDoc:
     headers: tuple[str, ...] = ()
     body_required: bool = True
     form: Mapping[str, object] | None = None
+
+
+EVENTS = "text/event-stream"
+OK = 200
+STREAMED = "With `stream`: events, an error that comes late among them."
+READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
+"""Errors of the routes that read a body, beside those of all."""
+TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
+GENERATES = TOKENIZES
+LOAD_REPORT = Parameter(
+    "endpoint-load-metrics-format",
+    "header",
+    "`text` or `json`: the answer's head tells the load of the engine, for balancers.",
+    "text",
+)
+CREATED_S = 1767225600
+"""The time of examples."""
+
+
+def ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
+    """Return the answers of a route that has no others but errors."""
+    return {OK: responses}
+
+
+def events(*bodies: msgspec.Struct, done: bool = True) -> str:
+    """Return server-sent events with these bodies, as a stream of an answer is."""
+    sent = [msgspec.json.encode(body).decode() for body in bodies]
+    return "".join(f"data: {each}\n\n" for each in (*sent, *(("[DONE]",) if done else ())))

@@ -1,10 +1,16 @@
-"""The rows of the document of the API for the routes of pinned prefixes."""
+"""Pinned prefixes: what the application is handed."""
 
 from collections.abc import Mapping
 
-from quire.server.apis.prefixes.protocol import PrefixDeleted, PrefixList
-from quire.server.app.openapi.examples import CREATED_S
-from quire.server.app.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.apis.api import Api
+from quire.server.apis.prefixes.protocol import (
+    PrefixChatRequest,
+    PrefixDeleted,
+    PrefixList,
+    PrefixTextRequest,
+)
+from quire.server.apis.prefixes.routes import PrefixRoutes
+from quire.server.apis.route_doc import CREATED_S, Parameter, ResponseDoc, RouteDoc
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.errors import CONFLICT, NOT_FOUND, TOO_LARGE, TOO_LATE, TOO_MANY, UNAVAILABLE
 from quire.server.errors import UNSUPPORTED_MEDIA as MEDIA
@@ -27,7 +33,7 @@ _EXAMPLE = Prefix(
 _NAME = (Parameter("name", "path", "The id of the prefix.", _EXAMPLE.id),)
 _LONG = "You are a patient clerk of a small library, and answer in one sentence."
 
-PREFIX_ROUTES: Mapping[str, RouteDoc] = {
+_DOCS: Mapping[str, RouteDoc] = {
     f"POST {PREFIXES}": RouteDoc(
         "Pin a prefix: its cached blocks are never evicted.",
         {_OK: (ResponseDoc(_EXAMPLE),)},
@@ -64,3 +70,5 @@ PREFIX_ROUTES: Mapping[str, RouteDoc] = {
         parameters=_NAME,
     ),
 }
+
+PREFIXES_API = Api(PrefixRoutes, {PREFIXES: (PrefixTextRequest, PrefixChatRequest)}, _DOCS)
