@@ -41,7 +41,7 @@ endif
 # Sources are compiled once, and not by each of the hundreds of processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help serve install test long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile hostile-files chaos soak wheel gpu-wheels gpu-apis gpu-compile gpu-faults readme clean
+.PHONY: help serve install test docs long shuffled search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile hostile-files chaos soak wheel gpu-wheels gpu-apis gpu-compile gpu-faults readme clean
 
 PYTEST = $(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STEP = sh -c 'name=$$0; began=$$(date +%s); "$$@"; rc=$$?; echo "step $$name: $$(($$(date +%s) - began)) s"; exit $$rc'
@@ -54,7 +54,7 @@ serve: install  ## serve SmolLM2, fetched once; MODEL=bundled, or ARGS="MODEL --
 
 install: $(VENV)/.ready-compiled  ## set up what serving needs, and EXTRAS="otel,plot"
 
-test: check wheel  ## everything CI runs, in steps whose times are printed: checks, wheel, tests
+test: check wheel docs  ## everything CI runs, in steps whose times are printed: checks, wheel, site, tests
 	@$(STEP) workbench $(PYTEST) tests/workbench $(ARGS)
 	@$(STEP) tests $(PYTEST) --ignore tests/workbench $(ARGS)
 
@@ -145,6 +145,9 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
 	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
+
+docs: $(TESTS) $(VENV)/.ready-docs  ## build the site of the documentation in .site/html
+	@$(STEP) docs $(BIN)/python -m tools.docs_site
 
 gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
 	$(BIN)/python -m tools.gpu_wheels .gpu-wheels

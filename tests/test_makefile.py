@@ -44,11 +44,13 @@ def test_serve_takes_a_model(words: tuple[str, ...], served: str, tmp_path: Path
 
 def test_test_adds_the_rest_once(tmp_path: Path) -> None:
     commands = dry_run("test", venv=tmp_path)
-    assert installed(commands) == [".", f"{tmp_path}/requirements-test.txt"]
+    extras = [f"{tmp_path}/requirements-{extra}.txt" for extra in ("test", "docs")]
+    assert installed(commands) == [".", *extras]
     assert commands.count("-m venv") == 1
     (tmp_path / ".ready-serve").touch()
-    assert installed(dry_run("test", venv=tmp_path)) == [f"{tmp_path}/requirements-test.txt"]
-    (tmp_path / ".ready-test").touch()
+    assert installed(dry_run("test", venv=tmp_path)) == extras
+    for name in (".ready-test", ".ready-docs"):
+        (tmp_path / name).touch()
     assert installed(dry_run("test", venv=tmp_path)) == []
     assert installed(dry_run("serve", venv=tmp_path)) == []
 
