@@ -143,8 +143,8 @@ soak: $(TESTS)  ## the same at random for MINUTES=60: nothing may grow
 
 wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every package
 	rm -rf build dist
-	$(BIN)/python -m build --wheel
-	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
+	@$(STEP) build $(BIN)/python -m build --wheel
+	@$(STEP) wheel $(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
 docs: $(TESTS) $(VENV)/.ready-docs  ## build the site of the documentation in .site/html
 	@$(STEP) docs $(BIN)/python -m tools.docs_site

@@ -1,5 +1,5 @@
 """The server's end of one engine process: starts it, sends it messages, hands on its outputs, and
-tells how it ended. `supervision/supervisor.py` opens one after another.
+tells how it ended. `supervisor.py` opens one after another.
 """
 
 import asyncio
