@@ -146,7 +146,10 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 	@$(STEP) build $(BIN)/python -m build --wheel
 	@$(STEP) wheel $(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
-docs: $(TESTS) $(VENV)/.ready-docs  ## build the site of the documentation in .site/html
+# pip installs one thing at a time into an environment.
+$(VENV)/.ready-docs: | $(TESTS)
+
+docs: $(VENV)/.ready-docs  ## build the site of the documentation in .site/html
 	@$(STEP) docs $(BIN)/python -m tools.docs_site
 
 gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
