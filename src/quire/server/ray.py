@@ -23,7 +23,7 @@ from quire.engines.ray.serve import ENGINE, ServeReplicas, bound_engine
 from quire.server.app.app import build_app, build_service
 from quire.server.app.replicas import replication_of
 from quire.server.cli.options import OPTIONS
-from quire.server.cli.settings import read_config
+from quire.server.cli.settings import as_flag, read_config
 from quire.server.config import InvalidOption, ServerConfig
 from quire.server.generation.service import Service
 from quire.server.sources import Sources
@@ -71,7 +71,7 @@ class FrontEnd:
 def app(args: Mapping[str, object]) -> Application:
     """Return the application with the options of `quire serve` in `args`, by their names with `_`
     or `-`. Raises InvalidOption."""
-    given = {name.replace("-", "_"): _as_flag(value) for name, value in args.items()}
+    given = {name.replace("-", "_"): as_flag(value) for name, value in args.items()}
     for name in given:
         if name in NOT_ON_RAY or name not in (option.key for option in OPTIONS):
             raise InvalidOption(
@@ -92,8 +92,3 @@ def app(args: Mapping[str, object]) -> Application:
         serve.ingress()(FrontEnd), name=FRONT_END, max_ongoing_requests=MAX_HTTP_REQUESTS
     )
     return front_end.bind(config, *engines)
-
-
-def _as_flag(value: object) -> object:
-    """Return an option's value as the command line would have it."""
-    return value if isinstance(value, bool | list) else str(value)

@@ -1,6 +1,7 @@
 """A load over kept packed weights is the load that packed them, and reads no matrix again."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +156,16 @@ def test_a_file_that_cannot_be_written_is_told(
     with caplog.at_level(logging.WARNING, "quire"):
         load(wide, file, Quantization.INT8)
     assert f"packed weights cannot be kept in {file}" in caplog.text
+
+
+def test_what_a_kill_left_half_written_is_removed(wide: Path, tmp_path: Path) -> None:
+    """But for files that another start may be writing, and those of other models."""
+    names = (".kept.aa.tmp", ".kept.bb.tmp", ".other.aa.tmp")
+    old, young, other = (tmp_path / name for name in names)
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    load(wide, tmp_path / "kept.safetensors", Quantization.INT8)
+    assert not old.exists()
+    assert young.exists() and other.exists()

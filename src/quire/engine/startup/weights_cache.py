@@ -10,12 +10,11 @@ from xxhash import xxh3_128_hexdigest
 from quire.engine.config import ModelConfig
 from quire.engine.devices.placement import Placement
 from quire.engine.startup.disk import check_folder
-from quire.engine.startup.fingerprint import checkpoint_digests
+from quire.engine.startup.fingerprint import LIBRARIES, checkpoint_digests
 from quire.models.loading.kept_weights import FORMAT
 from quire.models.native import library
 
 FLAG = "--weights-cache-dir"
-LIBRARIES = ("quire", "torch", "transformers")
 NAME_CHARS = 32
 
 

@@ -37,6 +37,8 @@ METADATA = "quire"
 OUTLIERS = "/outliers"
 DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int32: "I32"}
 ALIGNMENT = 64
+MAX_WRITE_S = 600.0
+"""A file that nothing was written to for so long was left by a kill."""
 UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError)
 
 
@@ -86,6 +88,7 @@ class KeptWeights:
             if weight.outliers is not None:
                 tensors[name + OUTLIERS] = weight.outliers
             weights[name] = [type(each.kernel).__name__, weight.num_rows, weight.num_columns]
+        self._remove_leftovers()
         temporary = self.path.with_name(f".{self.path.stem}.{secrets.token_hex(8)}.tmp")
         try:
             _write(temporary, tensors, {"weights": weights, "loss": loss})
@@ -97,6 +100,13 @@ class KeptWeights:
             return
         seconds = time.monotonic() - began
         logger.info("kept %d packed weights in %s in %.1f s", len(weights), self.path, seconds)
+
+    def _remove_leftovers(self) -> None:
+        """Remove files of this model that a kill left half written."""
+        with suppress(OSError):
+            for left in self.path.parent.glob(f".{self.path.stem}.*.tmp"):
+                if time.time() - left.stat().st_mtime > MAX_WRITE_S:
+                    left.unlink()
 
 
 def _read(path: Path) -> tuple[dict[str, tuple[str, PackedWeight]], Loss | None]:

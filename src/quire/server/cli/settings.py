@@ -135,6 +135,11 @@ def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
     return build_config(parse_values(flags, environ))
 
 
+def as_flag(value: object) -> object:
+    """Return an option's value that a program gives as the command line would have it."""
+    return value if isinstance(value, bool | list) else str(value)
+
+
 def is_given(option: Option, arguments: Mapping[str, object], environ: Mapping[str, str]) -> bool:
     """Return whether an option is given, as a flag or as a variable."""
     return option.key in arguments or bool(environ.get(option.variable))

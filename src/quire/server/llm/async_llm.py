@@ -20,7 +20,7 @@ from quire.server.apis.openai.inputs import parse_chat, parse_completion
 from quire.server.app.app import build_service
 from quire.server.cli.option import ConfigSection
 from quire.server.cli.options import OPTIONS
-from quire.server.cli.settings import read_config
+from quire.server.cli.settings import as_flag, read_config
 from quire.server.config import InvalidOption, ServerConfig
 from quire.server.generation.context import RequestContext
 from quire.server.generation.generation_stream import GenerationStream, IndexedDelta
@@ -212,13 +212,8 @@ def _config_of(model: str, options: Mapping[str, object]) -> ServerConfig:
             raise InvalidOption(f"{name} is no option of a model: it has {', '.join(known)}")
     if model == TOY_MODEL:
         raise InvalidOption("the toy has no text: name a model")
-    given = {name: _as_flag(value) for name, value in options.items()}
+    given = {name: as_flag(value) for name, value in options.items()}
     return read_config({**given, "model": [model], "log_level": "warning"}, {})
-
-
-def _as_flag(value: object) -> object:
-    """Return an option's value as the command line would have it."""
-    return value if isinstance(value, bool | list) else str(value)
 
 
 def _as_json(value: object) -> object:
