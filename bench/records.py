@@ -15,6 +15,7 @@ from bench.machine import Machine
 from bench.markdown import table
 from bench.report import number
 from bench.results import Comparison, Medians, Row, ServerFacts, rows
+from bench.workloads import TRACED, WORKLOADS
 
 FOLDER = Path(__file__).parent / "records"
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -22,7 +23,6 @@ DATE_FORMAT = "%Y-%m-%d %H:%M UTC"
 STALE_AFTER = timedelta(days=1)
 RANDOM_MODELS = "bench-"
 REAL = "real weights"
-_REAL_HEADINGS = ["machine", "workload", "Quire", "peer", "tokens a second", "ratio"]
 VECTORS = ((("amx_bf16",), "AMX"), (("avx512_bf16",), "AVX-512 BF16"), (("avx2",), "AVX2"))
 """The instructions that decide how fast a CPU multiplies, the fastest first, and their names."""
 
@@ -140,18 +140,32 @@ def results_page(records: Sequence[Record]) -> str:
 
 def real_table(records: Sequence[Record]) -> str:
     """Return the newest comparisons on real weights: throughput of both and the median ratio."""
-    rows = [_REAL_HEADINGS]
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
     for key, (record, each) in sorted(_newest(records).items()):
         if weights_kind(record) == REAL:
             first, second = record.servers
-            ours = f"Quire `{first.options}`" if first.options else "Quire"
+            row = cells.setdefault((key[0], first.options, second.label), {})
             figures = f"{number(each.first.throughput)} / {number(each.second.throughput)}"
-            rows.append(
-                [key[0], each.workload, ours, second.label, figures, ratio_text(each.ratio)]
-            )
-    if len(rows) == 1:
+            row[each.workload] = f"{figures}: {ratio_text(each.ratio)}"
+    if not cells:
         return "Not recorded yet: `python -m bench.real --record` does it."
-    return table(rows)
+    workloads = sorted({name for row in cells.values() for name in row})
+    headings = ["machine", "Quire with", "peer", *map(_heading, workloads)]
+    rows = [
+        [machine, f"`{options}`" if options else "", peer, *(row.get(w, "") for w in workloads)]
+        for (machine, options, peer), row in cells.items()
+    ]
+    return table([headings, *rows])
+
+
+def _heading(name: str) -> str:
+    """Return the name of a workload with its clients, its tokens and its unit."""
+    if name == TRACED.name:
+        return f"{name}: {TRACED.concurrency} clients, lengths of a trace, {TRACED.unit}"
+    each = WORKLOADS[name]
+    clients = "1 client" if each.concurrency == 1 else f"{each.concurrency} clients"
+    lengths = f"{each.num_prompt_tokens} tokens in, {each.num_output_tokens} out"
+    return f"{name}: {clients}, {lengths}, {each.unit}"
 
 
 def _newest(

@@ -90,14 +90,17 @@ def assert_likeliest(reference: PreTrainedModel, answers: Sequence[crowd.Answer]
         assert tuple(logits[0, :-1].argmax(-1).tolist()) == each.token_ids
 
 
-def readme_requests() -> list[str]:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"^```sh\n(curl [^`]*)```$", text, re.MULTILINE)
+def documented_requests() -> list[str]:
+    """Return the first request of the README, of the page on schemas and of that on the API."""
+    root = Path(__file__).parents[2]
+    pages = [root / name for name in ("README.md", "docs/schemas.md", "docs/api.md")]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    return [re.findall(r"^```sh\n(curl [^`]*)```$", text, re.MULTILINE)[0] for text in texts]
 
 
-def test_the_requests_of_the_readme_are_answered(server: ServerProcess) -> None:
+def test_the_documented_requests_are_answered(server: ServerProcess) -> None:
     choices = []
-    for request in readme_requests():
+    for request in documented_requests():
         command = request.replace("http://127.0.0.1:8000", server.url)
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
         choices.append(json.loads(done.stdout)["choices"][0])
