@@ -43,7 +43,7 @@ def _values_by_field(bodies: Mapping[str, type[BaseModel]]) -> dict[tuple[str, s
             values[path, field] = _values(schema, schemas)
         for field, capability in capabilities_of(path, model).items():
             if capability.support is Support.UNSUPPORTED and capability.passing:
-                values[path, field] = f"refused but for {_codes(capability.passing)}"
+                values[path, field] = f"refused except {_codes(capability.passing)}"
     return values
 
 

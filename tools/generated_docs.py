@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
 
 def metrics_table() -> str:
-    rows = ["| Name | Type | Labels | `vllm:` twin | What it tells |", "|---|---|---|---|---|"]
+    rows = ["| Name | Type | Labels | `vllm:` twin | Meaning |", "|---|---|---|---|---|"]
     for metric in METRICS:
         twin = "yes" if metric.twin else "no"
         cells = (f"`quire:{metric.name}`", metric.kind, _labels(metric), twin, metric.help)
@@ -45,7 +45,7 @@ def metrics_table() -> str:
 
 
 def http_metrics_table() -> str:
-    rows = ["| Name | Type | Labels | What it tells |", "|---|---|---|---|"]
+    rows = ["| Name | Type | Labels | Meaning |", "|---|---|---|---|"]
     for metric in HTTP_METRICS.values():
         cells = (f"`{metric.name}`", metric.kind, _codes(metric.labels), metric.help)
         rows.append(f"| {' | '.join(cells)} |")
@@ -83,7 +83,7 @@ def _codes(names: Iterable[str]) -> str:
 
 def served_table() -> str:
     """Return a line for each model type: its attention, its tested variants, and the weights."""
-    rows = ["| `model_type` | Attention | Tested besides | Weights |", "|---|---|---|---|"]
+    rows = ["| `model_type` | Attention | Tested variants | Weights |", "|---|---|---|---|"]
     kinds: dict[str, list[str]] = {}
     variants: dict[str, list[str]] = {}
     for name, family in SERVED.items():
@@ -136,7 +136,7 @@ def recorded_on_real_weights() -> str:
 def acceptance_table() -> str:
     """Return every check of a GPU, in the order of its worth, with its seconds."""
     rows = [
-        "| Stage | Check | Holds to, or measures | s, by guess | s, at most |",
+        "| Stage | Check | Compared with, or measured | s, estimated | s, at most |",
         "|---|---|---|---|---|",
     ]
     for stage, checks in STAGES.items():

@@ -75,22 +75,22 @@ class AttentionBackendName(RegistryName):
     """The registry of attention backends (`attention/backend.py`), in the order in which `auto`
     tries them."""
 
-    AUTO = "auto", "", "the fastest that runs here"
+    AUTO = "auto", "", "the fastest available"
     CPU = "cpu", "quire.models.attention.cpu:CPU", "C++ kernels, for float32 and bfloat16"
     TRITON = (
         "triton",
         "quire.models.attention.triton.registration:TRITON",
-        "Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on",
+        "Triton kernels, on NVIDIA GPUs from compute capability 8.0 on",
     )
     REFERENCE = (
         "reference",
         "quire.models.attention.reference:REFERENCE",
-        "with PyTorch's fused kernels",
+        "PyTorch's fused kernels",
     )
     EAGER = (
         "eager",
         "quire.models.attention.reference:EAGER",
-        "every softmax written out in float32, slow, to compare with",
+        "explicit softmax in float32, slow, for comparison",
     )
 
 
@@ -140,15 +140,15 @@ class Quantization(RegistryName):
     INT8 = (
         "int8",
         "quire.models.loading.formats.int8:INT8",
-        "on a CPU, linear layers and the embedding they share keep their weights in a byte with a "
-        "scale for each row, and multiply bytes where there is AVX-512 VNNI, but for 16 columns "
-        "where activations are largest: less memory, faster, not quite the same text",
+        "on a CPU, linear layers and a tied embedding have weights of one byte with a scale for "
+        "each row, multiplied as bytes if there is AVX-512 VNNI, except for the 16 columns with "
+        "the largest activations: less memory, faster, a slightly different text",
     )
     INT4 = (
         "int4",
         "quire.models.loading.formats.int4:INT4",
-        "the same in four bits, with a scale and an offset for each 32 columns of a row, and heads "
-        "in int8: less memory again, a text that is further off",
+        "four bits with a scale and an offset for each 32 columns of a row, and heads in int8: "
+        "still less memory, a larger difference",
     )
 
 

@@ -52,36 +52,36 @@ OPTIONS: tuple[Option, ...] = (
         "model",
         RESOLVED,
         model_list,
-        "Hugging Face id, local folder, GGUF file (of an id: `ID:FILE.gguf`), or `bundled`, the "
-        "model in the box; also the positional MODEL. Repeat the flag for several models on one "
-        "server, each with the same options.",
+        "Hugging Face id, local folder, GGUF file (with an id: `ID:FILE.gguf`), or `bundled` for "
+        "the small model in the package; also the positional MODEL. Repeat the flag to serve "
+        "several models with the same options.",
         shown="SmolLM2",
     ),
     Option(
         "models-config-file",
         RESOLVED,
         text,
-        "File in YAML with several models, each with options of its own, loaded at the start or on "
-        "first use (see [Several models](#several-models)). Flags are for all of them.",
+        "YAML file with several models, each with its own options, loaded at the start or on "
+        "first use (see [Several models](#several-models)). Flags are defaults for all of them.",
         shown="none",
     ),
     Option(
         "served-model-name",
         RESOLVED,
         name_list,
-        "Name that clients may ask for; repeat the flag (commas in the variable) for several. "
-        "Answers carry the name that was asked for, else the first.",
+        "Name of the model in requests; repeat the flag (commas in the variable) for several. "
+        "Answers have the name of the request, or the first name.",
         shown="MODEL",
     ),
     Option("revision", MODEL, text, "Branch, tag or commit of the model on the hub."),
-    Option("trust-remote-code", MODEL, boolean, "Run Python code that comes with the model."),
+    Option("trust-remote-code", MODEL, boolean, "Run Python code of the checkpoint."),
     Option("device", MODEL, text, "`auto`, `cpu`, `cuda` or `cuda:N`."),
     Option(
         "dtype",
         MODEL,
         one_of(*ModelDtype),
-        "Number format of weights and activations: `auto` as the checkpoint has them, but "
-        "bfloat16 for float32 where the device multiplies it.",
+        "Dtype of weights and activations. `auto`: the dtype of the checkpoint, but bfloat16 "
+        "instead of float32 if the device multiplies bfloat16.",
     ),
     Option(
         "num-threads",
@@ -94,65 +94,70 @@ OPTIONS: tuple[Option, ...] = (
         "tensor-parallel-size",
         MODEL,
         integer(1, MAX_RANKS),
-        "Ranks that the weights and KV heads are divided among: a process each, on GPUs one for "
-        "each. Sizes of memory are those of a rank (see [scaling](scaling.md#tensor-parallel)).",
+        "Number of ranks that share the weights and KV heads, a process each, and on GPUs one GPU "
+        "each. Memory sizes apply to one rank (see [scaling](scaling.md#tensor-parallel)).",
     ),
     Option(
         "data-parallel-size",
         ConfigSection.PARALLEL,
         integer(1, MAX_ENGINES),
-        "Engines of each model on this machine, behind one server: on CPUs they divide cores and "
-        "memory, of GPUs each takes one (see [scaling](scaling.md#several-engines-in-one-box)).",
+        "Number of engines of each model on this machine, behind one server. On CPUs they divide "
+        "cores and memory; on GPUs each takes one GPU (see "
+        "[scaling](scaling.md#several-engines-in-one-box)).",
     ),
     Option(
         "block-size",
         MEMORY,
         one_number_of(*BLOCK_SIZES),
-        f"Token places in one block of KV memory: {', '.join(map(str, BLOCK_SIZES))}.",
+        f"Tokens per KV block: {', '.join(map(str, BLOCK_SIZES))}.",
     ),
     Option(
         "gpu-memory-utilization",
         MEMORY,
         fraction,
-        "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
-        "for work and KV, and no more than can be of use.",
-        shown=f"{DEFAULT_SHARE}, if KV memory is not said otherwise",
+        "On a GPU, share of its memory for weights, activations and KV cache. On a CPU, share of "
+        "half the free memory for activations and KV cache, at most what requests can use.",
+        shown=f"{DEFAULT_SHARE} without other KV sizes",
     ),
     Option(
         "kv-cache-memory-bytes",
         MEMORY,
         byte_count,
-        "KV memory in bytes; `512MiB`, `2GiB` or `2G` will do. KV memory is said in one way at "
-        "most: as share, bytes, tokens or blocks.",
+        "KV memory in bytes, also as `512MiB`, `2GiB` or `2G`. Set KV memory in only one way: as "
+        "share, bytes, tokens or blocks.",
     ),
-    Option("kv-cache-tokens", MEMORY, count, "KV memory for one request of so many tokens."),
+    Option(
+        "kv-cache-tokens", MEMORY, count, "KV memory for one request with this number of tokens."
+    ),
     Option("num-gpu-blocks-override", MEMORY, count, "KV memory as a number of blocks."),
     Option(
         "swap-space",
         MEMORY,
         gibibytes,
-        "GiB of host memory for preempted requests and evicted prefixes, pinned beside a GPU.",
-        shown="4 beside a GPU, 0 on a CPU",
+        "GiB of host memory for preempted requests and evicted prefixes, pinned if the device is "
+        "a GPU.",
+        shown="4 with a GPU, 0 on a CPU",
     ),
     Option(
         "preemption-mode",
         SCHEDULING,
         one_of(*PreemptionMode),
-        "What happens to a request that must make room: its blocks go to swap space, or it is "
-        "computed again, or what costs less by measured speeds.",
+        "Method of preemption: `swap` the blocks to host memory, `recompute` the tokens, or "
+        "`auto`, whichever is faster by the measured speeds.",
     ),
     Option(
         "kv-cache-dtype",
         MEMORY,
         named(one_of(*KVCacheDtype), fp8=KVCacheDtype.FP8_E4M3),
-        "Number format of K and V: `auto` as the model computes, `fp8_e4m3` (or `fp8`) and `int8` "
-        "in a byte with a scale for each token and head.",
+        "Dtype of K and V. `auto`: the dtype of the model. `fp8_e4m3` (or `fp8`) and `int8`: one "
+        "byte, with a scale for each token and head.",
     ),
     Option(
         "disable-hybrid-kv-cache-manager",
         MEMORY,
         boolean,
-        "Keep K and V behind windows and chunks to the end, as if all layers saw everything.",
+        "Keep K and V of tokens behind sliding windows and chunks, as if all layers had full "
+        "attention.",
     ),
     Option(
         "attention-backend",
@@ -164,10 +169,10 @@ OPTIONS: tuple[Option, ...] = (
         "linear-backend",
         MODEL,
         one_of(*LinearBackend),
-        "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels, and "
-        "what is between them fused: in 12 bits each where it computes in bfloat16, in 16 where it "
-        "computes in float32; on a GPU, merged projections and Triton's kernels between them. "
-        "`torch`: PyTorch's own.",
+        "`auto`: on a CPU, C++ kernels with fused operations between them and bfloat16 weights "
+        "packed once, without loss: in 12 bits to compute in bfloat16, in 16 to compute in "
+        "float32. On a GPU, merged projections with Triton kernels between them. `torch`: "
+        "PyTorch's own.",
     ),
     Option(
         "quantization",
@@ -179,157 +184,160 @@ OPTIONS: tuple[Option, ...] = (
         "weights-cache-dir",
         MODEL,
         text,
-        "Folder that keeps weights as the kernels of a CPU pack them, so that the next start of "
-        "the same model with the same options reads them instead of packing them.",
+        "Folder for weights as packed by the CPU kernels. The next start of the same model with "
+        "the same options reads them instead of packing.",
         shown="none",
     ),
     Option(
         "pooling",
         MODEL,
         one_of(*PoolingName),
-        "The tokens whose states become an embedding: `last`, `mean` of all, `cls` the first; "
-        "`auto` as the checkpoint says, else the last.",
+        "Pooling of token states to an embedding: `last`, `mean` of all, or `cls` for the first. "
+        "`auto`: as the checkpoint says, otherwise the last.",
     ),
     Option(
         "max-model-len",
         SCHEDULING,
         count,
-        "Most tokens of one request, prompt and output.",
+        "Maximum tokens of one request, prompt and output.",
         shown="the model's",
     ),
-    Option("max-num-seqs", SCHEDULING, count, "Most requests in one step."),
+    Option("max-num-seqs", SCHEDULING, count, "Maximum requests in one step."),
     Option(
         "max-num-batched-tokens",
         SCHEDULING,
         count,
-        "Most tokens computed in one step.",
+        "Maximum tokens in one step, the token budget.",
         shown="auto",
     ),
     Option(
-        "max-num-queued-reqs", SCHEDULING, count, "Most requests waiting; more are answered 503."
+        "max-num-queued-reqs",
+        SCHEDULING,
+        count,
+        "Maximum waiting requests; further ones are answered 503.",
     ),
     Option(
         "scheduling-policy",
         SCHEDULING,
         one_of(*PolicyName),
-        "Who is served first: `fcfs` who came first, `priority` who has the least priority number, "
-        "`fair` the tenant that was served least for its weight.",
+        "Order of service: `fcfs` by arrival, `priority` by the smallest priority number, `fair` "
+        "by the tenant with the least service for its weight.",
     ),
     Option(
         "async-scheduling",
         SCHEDULING,
         boolean,
-        "Schedule and launch a step while the device computes the one before it; what that one "
-        "draws is fed forward on the device.",
-        shown="on beside a GPU, off on a CPU",
+        "Overlap steps: schedule and launch a step while the device computes the previous one, "
+        "whose sampled tokens stay on the device as inputs.",
+        shown="on with a GPU, off on a CPU",
     ),
     Option(
         "enforce-eager",
         MODEL,
         boolean,
-        "On a GPU, record no steps as CUDA graphs: a faster start and less memory, slower steps.",
+        "On a GPU, capture no CUDA graphs: a faster start and less memory, slower steps.",
     ),
     Option(
         "cudagraph-mode",
         MODEL,
         one_of(*CUDAGraphMode),
-        "On a GPU, the steps that are recorded as CUDA graphs: `full_decode_only` those of one "
-        "token a request, `piecewise` all of up to 2,048 tokens in pieces with attention between "
-        "them, `full_and_piecewise` those of one token a request whole and the others in pieces, "
-        "`none` no steps. Pieces have not yet run on a GPU.",
+        "On a GPU, the steps that run as CUDA graphs: `full_decode_only` steps of one token per "
+        "request, `piecewise` all steps of up to 2,048 tokens, in pieces with attention between "
+        "them, `full_and_piecewise` full graphs for steps of one token per request and pieces for "
+        "others, `none` no steps. Pieces have not yet run on a GPU.",
     ),
     Option(
         "disable-optimizations",
         MODEL,
         some_of(*Optimization),
-        "What a CPU does without, to find which kernel is at fault or what each brings: names with "
-        f"commas between them, of {', '.join(f'`{name}`' for name in Optimization)}. An "
-        "instruction set that is named takes those that contain it along.",
+        "Optimizations to disable on a CPU, to find a faulty kernel or measure the gain of one: a "
+        f"comma-separated list of {', '.join(f'`{name}`' for name in Optimization)}. An "
+        "instruction set also disables those that contain it.",
         shown="none",
     ),
     Option(
         "priority-ageing-s",
         SCHEDULING,
         seconds,
-        "Seconds of waiting that count as one priority better; with 0 a stream of better requests "
-        "may hold one back for ever.",
+        "Seconds of waiting that improve the priority by one. With 0, a stream of better requests "
+        "may hold back another one for ever.",
     ),
     Option(
         "max-skips",
         SCHEDULING,
         integer(0),
-        "How many later requests may pass one that waits for blocks; after that all wait for it.",
+        "Number of later requests that may pass a request that waits for blocks; after that they "
+        "wait for it.",
     ),
     Option(
         "enable-prefix-caching",
         MEMORY,
         boolean,
-        "Reuse the KV blocks of equal prompt beginnings.",
+        "Reuse the KV blocks of equal prompt prefixes.",
     ),
     Option(
         "max-pinned-share",
         SCHEDULING,
         share,
-        "The share of KV blocks, 0 to 1, that pinned prefixes (`POST /v1/prefixes`) may hold; room "
-        "for one request of `--max-model-len` is left in any case. 0 pins none.",
+        "Share of KV blocks, 0 to 1, for pinned prefixes (`POST /v1/prefixes`); room for one "
+        "request of `--max-model-len` always remains. 0 allows no pins.",
     ),
     Option(
         "wait-for-prefix",
         SCHEDULING,
         boolean,
-        "While one request computes the beginning of another's prompt, the other waits for it "
-        "where that is sooner.",
+        "Let a request wait while another one computes a prefix of its prompt, if that is faster "
+        "than computing it twice.",
     ),
     Option(
         "otlp-traces-endpoint",
         TRACING,
         http_url,
-        "OpenTelemetry collector that gets the spans of each request and one for each call of the "
-        "KV cache, by OTLP over HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. "
-        "Needs the extra `otel`.",
+        "OpenTelemetry collector for the spans of requests and of KV cache calls, by OTLP over "
+        "HTTP: the full URL, as in `http://localhost:4318/v1/traces`. Needs the extra `otel`.",
     ),
     Option(
         "prefix-caching-hash-algo",
         MEMORY,
         one_of(*HashAlgorithm),
-        "Hash that finds cached blocks: `sha256`, or `sha256_cbor`, which other programs can "
-        "compute too.",
+        "Hash of cached blocks: `sha256`, or `sha256_cbor`, which other programs can compute.",
     ),
     Option(
         "prefix-caching-seed",
         MEMORY,
         text,
-        "Makes the hashes of blocks the same in every process that is given the same text.",
+        "Seed of block hashes, which are equal in processes with the same text here.",
         shown="random",
     ),
     Option(
         "prefix-cache-dir",
         MEMORY,
         text,
-        "Folder that keeps the blocks of the prefix cache beyond a restart, shared by the models "
-        "of a server and by replicas; needs `--prefix-cache-bytes`.",
+        "Folder that keeps the blocks of the prefix cache over restarts, shared by the models of "
+        "a server and by replicas; needs `--prefix-cache-bytes`.",
         shown="none",
     ),
     Option(
         "prefix-cache-bytes",
         MEMORY,
         byte_count,
-        "Most bytes in `--prefix-cache-dir`, as in `20G`; the least recently used go first.",
+        "Maximum bytes in `--prefix-cache-dir`, as in `20G`; the least recently used blocks are "
+        "deleted first.",
         shown="none",
     ),
     Option(
         "kv-transfer-listen",
         MEMORY,
         host_and_port,
-        "`HOST:PORT` where other engines of the model get the blocks in `--prefix-cache-dir`.",
+        "`HOST:PORT` that offers the blocks in `--prefix-cache-dir` to other engines of the model.",
         shown="none",
     ),
     Option(
         "kv-transfer-peer",
         MEMORY,
         host_and_port_list,
-        "`HOST:PORT` of an engine to get blocks from that this one lacks; repeat the flag (commas "
-        "in the variable) for several. Needs `--prefix-cache-dir` too.",
+        "`HOST:PORT` of an engine that has blocks which this one lacks; repeat the flag (commas "
+        "in the variable) for several. Needs `--prefix-cache-dir`.",
         field="kv_transfer_peers",
         shown="none",
     ),
@@ -337,31 +345,32 @@ OPTIONS: tuple[Option, ...] = (
         "kv-transfer-secret-file",
         MEMORY,
         text,
-        "File with a secret of 16 bytes or more that engines prove to each other that they know; "
-        "must be given where an address is not of this machine alone.",
+        "File with a secret of 16 bytes or more that authenticates the engines to each other; "
+        "required unless all addresses are on this machine.",
         shown="none",
     ),
     Option(
         "enable-kv-cache-events",
         TRACING,
         boolean,
-        "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
-        "read it unless there is an admin key, and it shows the token ids of everyone's prompts.",
+        "Stream the stored and removed blocks of the prefix cache at `/v1/kv_events`. Any API key "
+        "may read the stream unless there is an admin key, and it contains the token ids of all "
+        "prompts.",
     ),
     Option(
         "flight-recorder-minutes",
         ConfigSection.RECORDING,
         minutes,
-        "Keep what went into the scheduler in the last minutes, up to 32 MiB: counts, times and "
-        "which blocks were equal, no text. It is written to a file when the engine ends, for "
-        "`quire replay`. 0 records nothing.",
+        "Record the scheduler's inputs of the last minutes, up to 32 MiB: counts, times and equal "
+        "blocks, no text. When the engine ends, they are written to a file for `quire replay`. 0 "
+        "records nothing.",
     ),
     Option(
         "flight-recorder-dir",
         ConfigSection.RECORDING,
         text,
-        "Directory for the files of the flight recorder; the newest 16 are kept.",
-        shown="a directory `quire-flight-UID` in the one for temporary files",
+        "Folder for the files of the flight recorder; the newest 16 are kept.",
+        shown="`quire-flight-UID` in the folder for temporary files",
     ),
     *SERVER_OPTIONS,
 )

@@ -30,29 +30,34 @@ SERVED_MODEL = ConfigSection.SERVED_MODEL
 
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option("host", SERVER, text, "Address to listen on."),
-    Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
+    Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 selects a free one."),
     Option(
         "ssl-certfile",
         SERVER,
         text,
-        "Certificate of the server in PEM, with those between it and its authority: the server "
-        "then speaks HTTPS alone.",
+        "Certificate chain of the server in PEM; the server then speaks only HTTPS.",
     ),
-    Option("ssl-keyfile", SERVER, text, "Its private key in PEM.", shown="in the same file"),
+    Option(
+        "ssl-keyfile",
+        SERVER,
+        text,
+        "Private key of the certificate in PEM.",
+        shown="in the same file",
+    ),
     Option(
         "ssl-keyfile-password",
         SERVER,
         text,
-        "Password of the private key; better given as the variable.",
+        "Password of the private key; prefer the variable.",
     ),
     Option(
-        "ssl-ca-certs", SERVER, text, "Authorities, in PEM, of the certificates that clients bring."
+        "ssl-ca-certs", SERVER, text, "Certificate authorities, in PEM, for client certificates."
     ),
     Option(
         "ssl-cert-reqs",
         SERVER,
         named(one_of(*CertReqs), **{str(i): str(each) for i, each in enumerate(CertReqs)}),
-        "Whether clients bring a certificate: `none`, `optional` or `required` (0, 1, 2).",
+        "Client certificates: `none`, `optional` or `required` (0, 1, 2).",
     ),
     Option(
         "api-key",
@@ -66,9 +71,9 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "api-key-file",
         RESOLVED,
         text,
-        "File with a line `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` for each API key: the name is told "
-        "in metrics, the weight (1 if not said) is the key's share under a fair policy, the last "
-        "two are the most requests and tokens a minute. Lines that begin with `#` are comments.",
+        "File with a line `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` for each API key: its name in "
+        "metrics, its weight under the `fair` policy (default 1), and its maximum requests and "
+        "tokens per minute. Lines that begin with `#` are comments.",
         shown="none",
         guards=True,
     ),
@@ -76,73 +81,74 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "admin-key",
         SERVER,
         text,
-        "Key that `/v1/server_info`, `/v1/kv_events`, `/reset_prefix_cache`, what loads and "
-        "unloads models and what writes flight records then ask for, and that sees and cancels the "
-        "requests of all; better given as the variable.",
-        shown="none: all who may call may call these",
+        "Key for `/v1/server_info`, `/v1/kv_events`, `/reset_prefix_cache`, loading and unloading "
+        "models and flight records, which also sees and cancels the requests of all keys; prefer "
+        "the variable.",
+        shown="none: these routes are open",
         guards=True,
     ),
     Option(
         "tenant-secret",
         SERVER,
         text,
-        "Secret that, with its key, sets a tenant's cached blocks apart; better given as the "
-        "variable. Replicas that share blocks need the same.",
+        "Secret that, with the API key, salts the cached blocks of a tenant; prefer the variable. "
+        "Replicas that share blocks need the same secret.",
         shown="random at each start",
     ),
     Option(
         "shared-prefix-file",
         SERVED_MODEL,
         text,
-        'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prompt beginnings whose '
+        'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prefixes of prompts whose '
         "blocks all tenants may share.",
     ),
     Option(
         "timeline-requests",
         SERVER,
         integer(0),
-        "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
+        "Number of recent requests with a timeline at `/v1/requests/{id}`; 0 keeps none.",
     ),
     Option(
         "allowed-origins",
         SERVER,
         origin_list,
-        "Origins of web pages that may call and read the answers (CORS), as "
+        "Origins of web pages that may call the API and read the answers (CORS), as "
         "`https://chat.example.com`, or `*`; repeat the flag (commas in the variable) for several.",
-        shown="its own pages alone",
+        shown="its own pages only",
     ),
     Option(
         "allowed-hosts",
         SERVER,
         host_list,
-        "Names, beside those of loopback, that requests may have in `Host`, ports left out, or "
-        "`*`; asked of a server without API keys that listens on loopback, else if said.",
-        shown="loopback's",
+        "Names, beside those of loopback, that requests may have in `Host`, without ports, or "
+        "`*`. Checked by default on a server without API keys that listens on loopback, and "
+        "otherwise if given.",
+        shown="names of loopback",
     ),
     Option(
         "page",
         SERVER,
         boolean,
-        "Serve the page at `/`: chat, timelines and memory in a browser.",
+        "Serve the web page at `/`: chat, timelines and memory in a browser.",
         field="has_page",
     ),
-    Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
+    Option("max-body-bytes", SERVER, byte_count, "Maximum size of a request body."),
     Option(
         "max-half-read-bytes",
         SERVER,
         byte_count,
-        "Largest sum of all request bodies that have not come whole; above it the one that has "
-        "been coming for longest is answered 503.",
+        "Maximum size of all incomplete request bodies together; beyond it the oldest is answered "
+        "503.",
     ),
     Option(
         "batch-dir",
         SERVER,
         text,
-        "Directory for the files of `/v1/files` and `/v1/batches`, which want one; batches go on "
-        "after a restart with the same.",
+        "Folder for the files of `/v1/files` and `/v1/batches`, which need it; batches continue "
+        "after a restart with the same folder.",
     ),
-    Option("batch-quota", SERVER, byte_count, "Bytes of all files that an API key may keep."),
-    Option("max-upload-bytes", SERVER, byte_count, "Largest file that is uploaded."),
+    Option("batch-quota", SERVER, byte_count, "Maximum bytes of all files of an API key."),
+    Option("max-upload-bytes", SERVER, byte_count, "Maximum size of an uploaded file."),
     Option(
         "response-store-bytes",
         SERVER,
@@ -153,59 +159,58 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "response-store-ttl",
         SERVER,
         some_seconds,
-        "Seconds that a response is stored after it was last asked for.",
+        "Seconds that a response is stored after its last access.",
         field="response_store_ttl_s",
     ),
     Option(
         "shutdown-timeout",
         SERVER,
         seconds,
-        "Seconds that running requests get to finish after SIGTERM.",
+        "Seconds for running requests to finish after SIGTERM.",
         field="shutdown_timeout_s",
     ),
     Option(
         "stuck-after",
         SERVER,
         some_seconds,
-        "Seconds without a step under work before `/readyz` turns red and the engine is ended, "
-        "to be followed by another.",
+        "Seconds without a step, while requests run, before `/readyz` turns red and the engine is "
+        "restarted.",
         field="stuck_after_s",
     ),
     Option(
         "max-engine-restarts",
         SERVER,
         integer(0),
-        "How often within ten minutes an engine that has ended is followed by another; beyond it "
-        "the model is down.",
+        "Maximum restarts of an engine within ten minutes; beyond it the model is down.",
     ),
     Option(
         "engine-standby",
         SERVER,
         boolean,
-        "Fork engines from a process that keeps everything imported and nothing loaded, so that "
-        "one which ends is followed sooner; it adds about 60 MB.",
+        "Fork engines from a standby process with all modules imported and no model loaded, for "
+        "faster restarts; it adds about 60 MB.",
     ),
     Option(
         "replicas",
         SERVER,
         integer(1, MAX_REPLICAS),
-        "Engines of each model, on Ray Serve: on a Ray of the server's own, or in the cluster at "
-        "`RAY_ADDRESS`. Wants the extra `ray` (see [scaling](scaling.md)).",
+        "Number of engines of each model on Ray Serve, which the server starts here unless "
+        "`RAY_ADDRESS` names a cluster. Needs the extra `ray` (see [scaling](scaling.md)).",
         shown="one, without Ray",
     ),
     Option(
         "max-replicas",
         SERVER,
         integer(1, MAX_REPLICAS),
-        "Let the number of replicas follow the load, from `--replicas` up to so many.",
+        "Maximum replicas for autoscaling from `--replicas` on.",
         shown="as many as `--replicas`",
     ),
     Option(
         "replica-routing",
         SERVER,
         one_of(*ReplicaRouting),
-        "The replica of a request: `prefix` the one that has seen most of its prompt, unless that "
-        "has many more requests than another; `load` the one with fewer requests of two.",
+        "Replica of a request: `prefix` the one that has seen most of its prompt, unless that has "
+        "many more requests than another; `load` the less loaded of two random ones.",
     ),
     Option(
         "sse-keep-alive-interval",
@@ -218,44 +223,44 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "tool-call-parser",
         SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
-        "Format of the model's tool calls: `auto` the one that its chat template shows, or "
-        "`generic` where that shows none; `none` takes no tools; or one of "
+        "Format of tool calls: `auto` the one in the chat template, or `generic` if it has none; "
+        "`none` refuses tools; or one of "
         f"{', '.join(f'`{name}`' for name in ToolFormatName.__members__)}.",
     ),
     Option(
         "reasoning-parser",
         SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ReasoningFormatName.__members__),
-        "Format of the model's reasoning: `auto` the one whose tags its chat template has, `none` "
-        "leaves reasoning in the content, or one of "
+        "Format of reasoning: `auto` the one whose tags are in the chat template, `none` leaves "
+        "reasoning in the content, or one of "
         f"{', '.join(f'`{name}`' for name in ReasoningFormatName.__members__)}.",
     ),
     Option(
         "trust-request-chat-template",
         SERVER,
         boolean,
-        "Render the `chat_template` of requests, in a sandbox and a process of its own.",
+        "Render the `chat_template` of requests, in a sandbox in its own process.",
     ),
     Option(
         "max-logprobs",
         SERVER,
         integer(0, 20),
-        "The likeliest tokens that a request may ask for at each position of prompt and output.",
+        "Maximum number of likeliest tokens for `logprobs`, at each position of prompt and output.",
     ),
     Option(
         "generation-config",
         SERVED_MODEL,
         one_of(*GenerationConfig),
-        "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
-        "states, `none` OpenAI's defaults.",
+        "Defaults of sampling parameters: `auto` from the model's `generation_config.json`, "
+        "`none` OpenAI's defaults.",
     ),
     Option(
         "disable-any-whitespace",
         SERVED_MODEL,
         boolean,
-        "Write JSON that a schema or tool asks for without white space that the model chooses: "
-        "answers have none, arguments of tools a blank after each comma and colon. Models leave "
-        "more lists empty then (see [schemas](schemas.md#white-space)).",
+        "Forbid white space chosen by the model in JSON under a schema or of a tool: answers have "
+        "none, arguments of tools a space after each comma and colon. Models then leave more "
+        "lists empty (see [schemas](schemas.md#white-space)).",
     ),
     Option(
         "metrics-compat",
@@ -267,12 +272,12 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "log-level",
         SERVER,
         one_of(*LogLevel),
-        "Least level that is logged.",
+        "Minimum level of logged messages.",
     ),
     Option(
         "log-format",
         SERVER,
         one_of(*LogFormat),
-        "Lines of the log for people (`text`), or a JSON object each (`json`).",
+        "Log lines for people (`text`), or one JSON object each (`json`).",
     ),
 )

@@ -22,13 +22,13 @@ HTTP_METRICS: Mapping[str, Metric] = dict(
         _http(
             "http_request_size_bytes",
             MetricKind.SUMMARY,
-            "Bytes of bodies, as requests declare them.",
+            "Bytes of request bodies, as declared.",
             "handler",
         ),
         _http(
             "http_response_size_bytes",
             MetricKind.SUMMARY,
-            "Bytes of bodies that were sent.",
+            "Bytes of response bodies.",
             "handler",
         ),
         _http(
@@ -43,7 +43,7 @@ HTTP_METRICS: Mapping[str, Metric] = dict(
         _http(
             "http_request_duration_seconds",
             MetricKind.HISTOGRAM,
-            "The same by method and route.",
+            "Time from a request to the end of its answer, by method and route.",
             *("method", "handler"),
             buckets=(0.1, 0.5, 1.0),
         ),

@@ -11,57 +11,57 @@ STORE_METRICS: tuple[Metric, ...] = (
     _gauge("prefix_disk_held_bytes", "Bytes in the folder of the prefix cache.", twin=False),
     _gauge(
         "prefix_disk_paused",
-        "1 while nothing is written to the folder of the prefix cache, since the disk has failed.",
+        "1 while writes to the folder of the prefix cache are paused after a disk failure, "
+        "otherwise 0.",
         twin=False,
     ),
     _counter(
         "prefix_disk_lookups_total",
-        "Blocks of prompts that memory lacked: on disk, on disk but sooner computed, or not.",
+        "Blocks of prompts that memory lacked: on disk, on disk but faster to compute, or missing.",
         "result",
         twin=False,
     ),
     _counter(
         "prefix_disk_blocks_total",
-        "Blocks of the prefix cache on disk by what was done with them, or failed.",
+        "Blocks of the prefix cache on disk by operation, or failed.",
         "event",
         twin=False,
     ),
     _counter("prefix_disk_loaded_tokens_total", "Tokens loaded from disk into memory.", twin=False),
     _counter(
         "prefix_disk_moved_bytes_total",
-        "Bytes of blocks read from disk and written to it.",
+        "Bytes of blocks read from disk and written to disk.",
         "operation",
         twin=False,
     ),
     _counter(
         "prefix_disk_seconds_total",
-        "Seconds that threads read blocks from disk and wrote them to it.",
+        "Time of threads that read blocks from disk and write them to disk.",
         "operation",
         twin=False,
     ),
     _gauge(
         "kv_transfer_peers",
-        "Engines to get blocks from: those that can be asked now, and those that cannot.",
+        "Peer engines: reachable and unreachable.",
         "state",
         twin=False,
     ),
-    _gauge("kv_transfer_offered_blocks", "Blocks that these engines offer.", twin=False),
+    _gauge("kv_transfer_offered_blocks", "Blocks offered by the peer engines.", twin=False),
     _gauge(
         "kv_transfer_connections",
-        "Connections by which other engines ask this one for blocks.",
+        "Connections of other engines that fetch blocks from this one.",
         twin=False,
     ),
     _counter(
         "kv_transfer_lookups_total",
-        "Blocks of prompts that memory and disk lacked: asked for, offered but sooner computed, or "
-        "offered by nobody.",
+        "Blocks of prompts that memory and disk lacked: requested, offered but faster to compute, "
+        "or not offered.",
         "result",
         twin=False,
     ),
     _counter(
         "kv_transfer_blocks_total",
-        "Blocks that came from other engines, were gone there or not what they should be, and that "
-        "went to others.",
+        "Blocks received from other engines, missing there, corrupt, and sent to others.",
         "event",
         twin=False,
     ),
@@ -74,13 +74,13 @@ STORE_METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kv_transfer_seconds_total",
-        "Seconds that threads received blocks and sent them.",
+        "Time of threads that receive blocks and send them.",
         "operation",
         twin=False,
     ),
     _counter(
         "kv_transfer_failures_total",
-        "Reads that broke off or were too slow, and connections that were not let in.",
+        "Aborted or slow reads, and refused connections.",
         "kind",
         twin=False,
     ),

@@ -5,32 +5,33 @@ from quire.server.observability.metric import Metric, MetricKind, counter
 USAGE_METRICS: tuple[Metric, ...] = (
     counter(
         "recomputed_tokens_total",
-        "Computed tokens thrown away, by why: a preemption, or the end of an engine (restart).",
+        "Discarded computed tokens by cause: a preemption, or the end of an engine (restart).",
         "cause",
         twin=False,
     ),
     counter(
         "kv_block_seconds_total",
-        "KV blocks times seconds: held on the device, or promised to swapped requests on the host.",
+        "KV blocks times seconds: held on the device, or reserved for swapped requests on the "
+        "host.",
         "memory",
         twin=False,
     ),
     counter(
         "queue_seconds_total",
-        "Seconds that requests waited in the engine, also after preemptions, all together.",
+        "Seconds of waiting in the engine, also after preemptions, summed over requests.",
         twin=False,
     ),
     counter(
         "tenant_tokens_total",
-        "Tokens of API keys: prompt, of these cached, output, and those computed again after a "
-        "preemption (wasted) and after the end of an engine (lost).",
+        "Tokens by API key: prompt, cached, output, and recomputed after a preemption (wasted) or "
+        "the end of an engine (lost).",
         "tenant",
         "kind",
         twin=False,
     ),
     counter(
         "tenant_kv_block_seconds_total",
-        "`kv_block_seconds_total` by API key: a shared block counts once, for who held it first.",
+        "`kv_block_seconds_total` by API key; a shared block counts once, for its first holder.",
         "tenant",
         "memory",
         twin=False,
@@ -40,7 +41,7 @@ USAGE_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "tenant_requests_total",
-        "`request_success_total` by API key, and requests not taken: `queue_full`, and "
+        "`request_success_total` by API key, and refused requests: `queue_full`, and "
         "`deadline_refused`.",
         "tenant",
         "end",
