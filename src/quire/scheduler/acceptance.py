@@ -14,7 +14,7 @@ from quire.scheduler.step import Refusal
 
 
 class Acceptance:
-    """Refuses what can never be served, and what comes new when the queue is full."""
+    """Refuses requests that can never be served, and new requests when the queue is full."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Acceptance:
     def refusal(
         self, new: NewRequest, requests: Mapping[str, Request], now: float
     ) -> Refusal | None:
-        """Return why the request is not taken, or None; `requests` are those that are here."""
+        """Return the refusal of a request, or None; `requests` are the accepted ones."""
         source = requests.get(new.fork_of) if new.fork_of else None
         return (
             self.resumed_refusal(new, requests) or fork_differs(new, source) or self._full(new, now)

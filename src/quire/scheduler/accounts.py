@@ -41,11 +41,11 @@ class HitRate:
 
     @property
     def rate(self) -> float:
-        """The share of the tokens looked up that was found; 0 where nothing was."""
+        """The share of looked-up tokens that were found; 0 without lookups."""
         return self.num_hits / self.num_queries if self.num_queries else 0.0
 
     def observe(self, num_queries: int, num_hits: int) -> None:
-        """Note one request: the tokens looked up, and those found."""
+        """Note the looked-up and the found tokens of one request."""
         if num_queries == 0:
             return
         self._requests.append((num_queries, num_hits))
@@ -64,8 +64,8 @@ class HitRate:
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start; all only grow but for `recent`. Prefix queries, hits (in tokens) and
-    misses are counted at a request's first admission. What tenants are told of is in `usage`.
+    """Counts since the start, which never decrease except `recent`. Prefix queries, hits (in
+    tokens) and misses are counted at a request's first admission. `usage` has the counts by tenant.
     """
 
     usage: UsageLedger = field(default_factory=UsageLedger)
@@ -103,8 +103,8 @@ class Counters:
         return True
 
     def _note_recomputed(self, request: Request, num_tokens: int) -> None:
-        """Count tokens that are computed again. In this engine that takes a preemption; else it is
-        for the end of an engine before it."""
+        """Count recomputed tokens: wasted by a preemption in this engine, or lost with an earlier
+        engine."""
         for account in self.usage.accounts(request.new.tenant):
             if request.num_preemptions:
                 account.num_wasted_tokens += num_tokens
@@ -118,7 +118,7 @@ class Counters:
             account.num_preemptions += 1
 
     def note_prefix(self, request: Request, miss: Miss | None, now: float) -> None:
-        """Count what was found at the first admission, and why no more was."""
+        """Count the prefix hit of the first admission, and the reason of the miss after it."""
         self.num_prefix_queries += request.num_prompt_tokens
         for account in self.usage.accounts(request.new.tenant):
             account.num_prefix_hits += request.num_cached
@@ -134,8 +134,8 @@ class Counters:
             request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
 
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
-        """Count an admission that took over the first `num_shared` tokens of `source`. The tokens
-        are counted unless an engine that has ended admitted the request before."""
+        """Count an admission that forked the first `num_shared` tokens of `source`. The tokens are
+        not counted again if an earlier engine had admitted the request."""
         if request.admitted_s is None:
             request.admitted_s = now
             request.num_cached = num_shared
@@ -166,7 +166,7 @@ class Counters:
             self.num_failed_steps[failure] += 1
 
     def note_reset(self) -> None:
-        """Count a reset of the prefix cache, which nobody has hit since."""
+        """Count a reset of the prefix cache, and forget the recent hit rate."""
         self.num_resets += 1
         self.recent.reset()
 
@@ -180,8 +180,8 @@ class Counters:
 def stats_of(
     counters: Counters, num_running: int, waiting: WaitingQueue, usage: BlockUsage, host: HostUsage
 ) -> Stats:
-    """Return the accounts of this moment. The head of the queue says what it waits for: few are
-    ever let past it."""
+    """Return the current statistics. The last event of the queue's head says whether the queue
+    waits for capacity, because few requests may pass the head."""
     head, used = waiting.head, counters.usage.total
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
@@ -217,7 +217,7 @@ def stats_of(
 
 
 def _steps(counters: Counters) -> dict[str, int]:
-    """Return the steps by what went wrong, and by how they were launched."""
+    """Return the numbers of steps by failure and by launch."""
     failed, launched = counters.num_failed_steps, counters.num_steps
     return {
         "num_steps_out_of_memory": failed[StepFailure.OUT_OF_MEMORY],
@@ -229,7 +229,7 @@ def _steps(counters: Counters) -> dict[str, int]:
 
 
 def _sources(counters: Counters) -> dict[str, int]:
-    """Return the hits of slower memory, and the misses by why."""
+    """Return the hits in slower memory, and the misses by reason."""
     misses = counters.misses
     return {
         "num_host_hits": counters.num_host_hits,

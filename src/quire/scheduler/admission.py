@@ -1,6 +1,5 @@
-"""Decides who may run, and with which blocks to begin: those of its prefix, of the host, or another
-request's.
-"""
+"""Decides which waiting request is admitted, and its first blocks: a cached prefix, blocks on the
+host, or those of a forked request."""
 
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from quire.scheduler.running import RunningSet
 from quire.scheduler.step_draft import StepDraft
 
 CALM_STEPS = 32
-"""For so many steps after a preemption admissions leave more blocks to those who run."""
+"""The number of steps after a preemption in which admissions leave more free blocks."""
 
 
 class Blocker(NamedTuple):
@@ -72,18 +71,16 @@ class Admission:
         self._calm_at = number + CALM_STEPS
 
     def update_offloading(self) -> None:
-        """Tell the cache whether evicted blocks go to the host, by what is known now of speeds and
-        of how much is asked for again.
-        """
+        """Set whether the cache offloads evicted blocks to the host, from the measured speeds and
+        the recent hit rate."""
         self._cache.offloads = self._cost.prefers_offload(
             self._cache.block_recompute_cost, self._counters.recent.rate
         )
 
     def blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
-        """Return what the step lacks for any request, or for this one beside those that were set
-        aside. For those a sequence is kept, and nobody passes them whose prompt would take of the
-        next step's tokens.
-        """
+        """Return the limit of the step that blocks a request, or None. A sequence stays reserved
+        for each request that was set aside, and a request may pass them only if its prompt fits
+        into this step."""
         if draft.num_preempted:
             return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
         if len(self._running) + draft.num_aside >= self._config.max_num_seqs:
@@ -110,17 +107,15 @@ class Admission:
         return self._forked(request, forked, num_spare, now)
 
     def _num_spare(self, number: int) -> int:
-        """Return how many blocks an admission must leave: after a preemption one more for each that
-        runs, so that what has just come back is not the next to go.
-        """
+        """Return the number of blocks that an admission must leave free. After a preemption it is
+        one more per running request, so that the resumed request is not preempted again."""
         if not self._running:
             return 0
         return self._keep_free + (len(self._running) if number < self._calm_at else 0)
 
     def _source_of(self, request: Request) -> Request | None:
-        """Return the running request whose blocks this one takes over, if there is something to
-        take over. One that has outputs to be computed again begins alone, with prefix hits.
-        """
+        """Return the running request that this one forks, or None. A request with outputs to
+        recompute begins alone, with prefix hits."""
         new = request.new
         if new.fork_of is None or new.needs_all_rows or request.num_preemptions:
             return None
@@ -171,7 +166,7 @@ class Admission:
         )
 
     def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
-        """Admit a request that takes over nobody's blocks."""
+        """Admit a request that does not fork another one."""
         was_swapped = request.table.swap is not None
         admitted = self._cache.admit(
             request.table,

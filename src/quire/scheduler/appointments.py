@@ -1,8 +1,8 @@
-"""Tells those who find the waiting queue full when to come again: one after another, each when a
-place will be free for it, so that they do not all come back at once.
+"""Computes `Retry-After` for requests that find the waiting queue full: one after another, each at
+the time when a place will be free, so that clients do not all return at once.
 
-The appointments are kept as the generic cell rate algorithm keeps its time (ITU-T I.371, annex A):
-the last one given is all that is known of them.
+The method is the generic cell rate algorithm (ITU-T I.371, annex A), which stores only the last
+appointment.
 """
 
 from collections import deque
@@ -14,26 +14,29 @@ from quire.scheduler.running import RunningSet
 from quire.scheduler.throughput import ThroughputEstimate
 
 DECAY = 0.98
-"""The weight of older requests when one more has ended: some fifty count."""
+"""The decay of older requests with each ended one: about fifty count."""
 MUCH_ROOM = 0.5
-"""The share of a queue below which it is not full for long."""
+"""The share of the queue below which all appointments are forgotten."""
 LATE = 1.25
-"""Appointments are later by so much than places are expected: who comes too soon is refused again,
-behind all others, while those that wait keep the engine busy for who comes a little late."""
+"""The factor by which appointments are later than the expected free places. A client that returns
+too early is refused again, behind all others; one that returns late costs nothing, because waiting
+requests keep the engine busy."""
 MAX_SEEN = 64
-"""So many of the running are looked at for one refusal."""
+"""The maximum number of running requests that one refusal examines."""
 MAX_GIVEN = 10_000
-"""So many appointments are remembered."""
+"""The maximum number of remembered appointments."""
 MAX_AHEAD_S = 600.0
-"""No appointment is later than so many seconds from now: who asks too often makes many."""
+"""The maximum seconds until an appointment, which bounds the effect of a client that retries too
+often."""
 
 
 class Appointments:
-    """The appointments of one queue; `cost` is what steps and tokens take there, `throughput` how
-    fast steps follow each other.
+    """The appointments of one queue. `cost` has the measured times of steps and tokens,
+    `throughput` the recent rate of steps.
 
-    A request is expected to generate that share of what it may which those that ended lately did
-    of what they might, or all of it before any has ended; its prompt costs as theirs did.
+    The expected output length is `max_tokens` times the recent ratio of generated to allowed
+    tokens, or `max_tokens` before any request has ended. The expected prompt is the recent mean of
+    computed prompt tokens.
     """
 
     def __init__(self, cost: CostModel, throughput: ThroughputEstimate) -> None:
@@ -56,9 +59,10 @@ class Appointments:
         self._num_prompt = DECAY * self._num_prompt + num_computed
 
     def note_entry(self, now: float, num_waiting: int, num_may: int) -> None:
-        """Note that a request got in while so many waited of those that may. It is taken for one
-        whose time had come; where there is none, it took a place that somebody was told of. All
-        appointments are forgotten where few waited: whoever comes now gets in."""
+        """Note an accepted request, with `num_waiting` of at most `num_may` requests waiting. It
+        uses the first appointment that is due; otherwise it took a promised place, and later
+        appointments shift. If few requests wait, all appointments are forgotten, because new
+        requests are accepted anyway."""
         if num_waiting <= MUCH_ROOM * num_may:
             self._last_s = 0.0
             self._given.clear()

@@ -18,11 +18,11 @@ MIN_SPREAD = 1e-3
 
 
 MIN_CHANCE = 0.02
-"""The chance that evicted tokens are asked for again, where nothing was until now."""
+"""The minimum assumed hit rate of evicted tokens."""
 
 
 class PreemptionMode(StrEnum):
-    """The ways in which a preempted request comes back; AUTO takes what costs less."""
+    """The methods of preemption; AUTO selects the cheaper one."""
 
     AUTO = "auto"
     SWAP = "swap"
@@ -66,7 +66,7 @@ class _Sums:
 
     @property
     def base(self) -> float | None:
-        """Seconds at no tokens; None where there is no slope."""
+        """The intercept, seconds at zero tokens; None without a slope."""
         slope = self.slope
         return None if slope is None else max(self.seconds - slope * self.tokens, 0) / self.weight
 
@@ -87,7 +87,7 @@ class CostModel:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step beside those of its tokens; None where they cannot be told."""
+        """Seconds of a step without its tokens; None if unknown."""
         return self._steps.base
 
     @property
@@ -113,17 +113,15 @@ class CostModel:
         return self._is_cheaper(2 * recompute_cost.num_blocks, recompute_cost.num_tokens)
 
     def prefers_host(self, recompute_cost: RecomputeCost, *, is_resumed: bool) -> bool:
-        """Return whether what lies on the host is copied in, and not computed. A forced mode is one
-        of preemption: it does not speak of what a new request finds.
-        """
+        """Return whether blocks on the host are copied in instead of recomputed. A forced
+        preemption mode does not affect the prefix hits of new requests."""
         if is_resumed and self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
         return self._is_cheaper(recompute_cost.num_blocks, recompute_cost.num_tokens)
 
     def prefers_offload(self, block: RecomputeCost, hit_rate: float) -> bool:
-        """Return whether evicted tokens, of which the share `hit_rate` is asked for again, are
-        copied out now and in then, or computed then.
-        """
+        """Return whether evicted tokens are offloaded, given the share `hit_rate` of them that is
+        requested again, instead of recomputed then."""
         block_s, token_s = self.block_s, self.token_s
         if block_s is None or token_s is None:
             return True
@@ -131,9 +129,8 @@ class CostModel:
         return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
 
     def prefers_wait(self, num_tokens: int, num_steps: int) -> bool:
-        """Return whether to start `num_steps` later with so many tokens less to compute; where the
-        cost of a step was never measured, with any less.
-        """
+        """Return whether to start `num_steps` later with `num_tokens` fewer tokens to compute;
+        without a measured step cost, any saving is enough."""
         token_s, step_s = self.token_s, self.step_s
         if token_s is None or step_s is None:
             return num_tokens > 0

@@ -20,7 +20,7 @@ def max_pinned_blocks(config: SchedulerConfig, cache: KVCache) -> int:
 
 
 def pins_full(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Refusal | None:
-    """Return why the prompt of a request cannot be pinned beside what is pinned now, or None."""
+    """Return why the prompt of a request cannot be pinned beside the current pins, or None."""
     if not new.pins_prompt:
         return None
     most, num_pinned = max_pinned_blocks(config, cache), cache.pins.num_blocks
@@ -37,9 +37,8 @@ def pins_full(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Refus
 
 
 def pin_prompt(request: Request, config: SchedulerConfig, cache: KVCache, now: float) -> None:
-    """Pin the prompt of a request that asks for it, which is computed now, and note in its timeline
-    what became of it. Others may have been pinned since it was accepted.
-    """
+    """Pin the computed prompt of a request that asks for it, and note the result in its timeline.
+    Other prompts may have been pinned since it was accepted."""
     if not request.new.pins_prompt:
         return
     pinned = cache.pins.pin(

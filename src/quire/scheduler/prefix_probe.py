@@ -1,6 +1,5 @@
-"""Asks what of a prompt the prefix cache holds now, as an admission would find it, without taking,
-moving or renewing anything.
-"""
+"""Looks up a prompt in the prefix cache as an admission would, without taking, copying or touching
+any block."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -21,7 +21,7 @@ from quire.scheduler.reasons import LoadSource
 from quire.scheduler.request import Request
 
 MAX_STEPS = 8
-"""A request waits for so many steps at most, all its waits together."""
+"""The maximum number of steps that a request waits for prefixes in total."""
 
 
 class ScheduledChunk(NamedTuple):
@@ -100,9 +100,8 @@ class PrefixWaits:
         return num_steps == 1
 
     def awaited(self, request: Request, *, use_host: bool) -> Awaited | None:
-        """Return what is being computed of the request's prompt, right behind what it would find
-        now. The answer is None also where it has waited long enough.
-        """
+        """Return the computation that continues the request's prefix hit, or None. The answer is
+        also None if the request has waited long enough."""
         if not self._computing or self._num_steps.get(request, 0) >= MAX_STEPS:
             return None
         known = self._awaited.get(request)
@@ -172,13 +171,13 @@ class Loads:
         return request_id in self._requests
 
     def prefers_load(self, num_tokens: int, load_s: float) -> bool:
-        """Return whether so many tokens are loaded in less time than computing them takes; they are
-        where the latter was never measured."""
+        """Return whether loading `num_tokens` is faster than computing them; True without a
+        measured compute speed."""
         token_s = self._cost.token_s
         return token_s is None or load_s < num_tokens * token_s
 
     def begin(self, request_id: str, source: LoadSource) -> None:
-        """Let the request wait for what is read from `source`."""
+        """Let the request wait for blocks that are read from `source`."""
         if request_id in self._requests:
             self._requests[request_id].loading_from = source
 
@@ -195,5 +194,5 @@ class Loads:
             request.note(now, source.loaded_from, num_tokens)
 
     def note_copies(self, copies: Iterable[BlockCopy]) -> None:
-        """Count copies that were done for what is loaded."""
+        """Count the copies of loaded blocks."""
         self._counters.note_block_copies(copies)

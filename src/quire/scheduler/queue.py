@@ -60,9 +60,8 @@ class WaitingQueue:
         return found
 
     def peek(self, most: int) -> list[Request]:
-        """Return `most` of those who wait, by tenants in no order, each one's in theirs. Unlike
-        `first` it changes nothing, not even by what it finds out of date.
-        """
+        """Return at most `most` waiting requests, tenant by tenant, each tenant's in order. Unlike
+        `first`, this changes nothing and keeps stale entries."""
         found: list[Request] = []
         for queue in self._queues.values():
             found += queue.at(0, most - len(found))
@@ -72,7 +71,7 @@ class WaitingQueue:
 
     @property
     def num_tokens(self) -> int:
-        """The known tokens of all who wait, none of which is computed."""
+        """The known tokens of all waiting requests, none of which are computed."""
         return sum(self._num_tokens.values())
 
     def num_in(self, tenant: str) -> int:
@@ -80,22 +79,19 @@ class WaitingQueue:
         return len(self._queues.get(tenant, ()))
 
     def share(self, tenant: str, weight: float) -> float:
-        """Return the share of the queue that the tenant may have by its weight, if it waits beside
-        those who do.
-        """
+        """Return the tenant's share of the queue by weight, among the tenants that wait."""
         others = (queue.first.new.weight for name, queue in self._queues.items() if name != tenant)
         return weight / (weight + sum(others))
 
     def ahead(self, request: Request) -> Ahead:
-        """Return who is ahead of the request in its tenant's queue, or would be."""
+        """Return the requests before this one in its tenant's queue, also if it is not in the
+        queue."""
         queue = self._queues.get(request.tenant)
         index = 0 if queue is None else queue.find(request)
         return Ahead(index, queue.at(index - 1, index)[0].id if queue and index else "")
 
     def num_tokens_ahead(self, request: Request) -> int:
-        """Return the known tokens, none of which is computed, of those ahead in the tenant's
-        queue.
-        """
+        """Return the known tokens of the requests before this one in the tenant's queue."""
         queue = self._queues.get(request.tenant)
         if queue is None:
             return 0

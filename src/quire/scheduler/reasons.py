@@ -81,7 +81,7 @@ HOLDING_NOBODY = (
     Reason.WAITS_FOR_DISK,
     Reason.WAITS_FOR_PEER,
 )
-"""The reasons why the head of the queue may wait while those behind it are admitted."""
+"""The reasons for which the head of the queue waits while later requests are admitted."""
 
 
 class LoadSource(StrEnum):

@@ -82,9 +82,8 @@ def queue_full(
 def deadline_unreachable(
     request: Request, waiting: WaitingQueue, tokens_per_s: float | None
 ) -> Refusal | None:
-    """Return a refusal if the time limit is shorter than what those ahead need at the throughput
-    that was measured; None while it is not known.
-    """
+    """Return a refusal if the deadline is earlier than the queued tokens allow at the measured
+    throughput, or None, also while the throughput is unknown."""
     new, limit_s = request.new, request.new.time_limit_s
     if limit_s is None:
         return None

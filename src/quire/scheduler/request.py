@@ -12,7 +12,7 @@ from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.usage.ledger import Generated
 
 SortKey: TypeAlias = tuple[float, int]
-"""Orders requests, the least first; the number tells equals apart."""
+"""The order of requests, smallest first; the number breaks ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class Request:
         return fresh
 
     def note(self, now: float, reason: Reason, number: int = 0, other: str = "") -> None:
-        """Append to the timeline; a state that merely lasts is written once."""
+        """Append to the timeline; a continuing state is written once."""
         if self.timeline and self.timeline[-1].reason is reason and reason.lasts:
             return
         event = Event(now, reason, number, other)

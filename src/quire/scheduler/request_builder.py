@@ -12,7 +12,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Request, Resumed
 
 BEFORE_ALL_NEW = 1 << 62
-"""The numbers of resumed requests are less by so much than those of new ones."""
+"""The offset by which numbers of resumed requests are below those of new ones."""
 _FIRST_ADMISSIONS = (Reason.ADMITTED, Reason.FORKED)
 _PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
 
@@ -32,9 +32,8 @@ class RequestBuilder:
         return self._request(new, self._num_built, now, is_ready=is_ready)
 
     def resumed(self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool) -> Request:
-        """Return a request where its client heard of it last: what was handed out is neither handed
-        out nor counted again. It keeps its time of arrival, `now` where no event tells that.
-        """
+        """Return a resumed request, whose delivered output is neither delivered nor counted again.
+        It keeps its arrival time, or has `now` without a recorded one."""
         self._num_built += 1
         number = self._num_built - BEFORE_ALL_NEW
         arrived_s = resumed.timeline[0].time_s if resumed.timeline else now

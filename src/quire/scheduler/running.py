@@ -21,7 +21,7 @@ class RunningSet:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield those that run now, whatever happens on the way."""
+        """Yield the running requests of now, also if the set changes meanwhile."""
         return iter(self._order)
 
     def __contains__(self, request: Request) -> bool:

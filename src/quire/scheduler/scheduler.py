@@ -41,12 +41,12 @@ from quire.scheduler.throughput import ThroughputEstimate
 from quire.scheduler.usage.meter import UsageMeter
 
 NUM_TRIED = 4
-"""So many behind a head that lacks blocks are tried in its stead in one step."""
+"""The maximum number of requests behind a head without blocks that are tried in one step."""
 
 
 class Scheduler:
     """Decides what each step computes. `schedule` and `update` alternate; an update may come one
-    step late. `loads` are for a slower store, `usage` tells what tenants use."""
+    step late. `loads` handles reads from a slower store, `usage` meters the tenants."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
@@ -78,7 +78,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether requests are left, or an update has yet to tell of one that ended before it."""
+        """Whether requests are left, or the next update must report one that has ended."""
         return bool(self._requests or self._ended)
 
     @property
@@ -90,7 +90,7 @@ class Scheduler:
         return stats._replace(predicted_wait_s=wait_s)
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
-        """Return by request id what is new in all timelines since the last call."""
+        """Return the new events of all timelines since the last call, by request id."""
         events = tuple(self._journal)
         self._journal.clear()
         return events
@@ -150,15 +150,15 @@ class Scheduler:
         self._cache.pins.unpin(request_id)
 
     def charge(self, served: Mapping[str, float]) -> None:
-        """Charge tenants, which the policy knows, for what other engines have served them."""
+        """Charge tenants for their service in other engines."""
         self._shares.charge_elsewhere(served)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt the prefix cache holds now; nothing is touched."""
+        """Return the prefix hit of a prompt, without touching any block."""
         return probe_prefix(self._cache, token_ids, sharing)
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
-        """Return what was cached and evicted since the last call, if events are enabled."""
+        """Return the stored and evicted blocks since the last call, if events are enabled."""
         return self._cache.take_kv_events()
 
     def schedule(self, now: float) -> Step:
@@ -178,9 +178,8 @@ class Scheduler:
         return draft.finished(self._number, finished_requests, block_copies)
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Delta]:
-        """Take in what the step sampled and return what it adds to the outputs. Results for
-        requests that left or were preempted meanwhile are dropped.
-        """
+        """Apply the result of a step and return the new tokens. Results for requests that ended or
+        were preempted meanwhile are dropped."""
         self.usage.advance(now)
         seconds = self._throughput.end(step, now)
         copied = result.copy_time
@@ -209,7 +208,7 @@ class Scheduler:
         self._waiting.add(request)
 
     def _expire(self, now: float) -> None:
-        """End the requests that have run out of time; the next update tells of them."""
+        """End the requests past their deadline; the next update reports them."""
         for request in self._deadlines.passed(now):
             if self._requests.get(request.id) is request:
                 finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
@@ -246,8 +245,8 @@ class Scheduler:
     def _grow(
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
-        """Return blocks for the next `num_tokens`, taken from others if need be; None if it is this
-        request that must give up its own."""
+        """Return blocks for the next `num_tokens`, if need be by preempting others; None if this
+        request itself is preempted."""
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
             victim = self._running.victim(request)
@@ -281,10 +280,9 @@ class Scheduler:
         self._waiting.add(victim)
 
     def _schedule_waiting(self, draft: StepDraft, now: float) -> None:
-        """Admit from the head while token budget, sequences and blocks allow; the first that must
-        wait is told why. If it lacks blocks, smaller ones may go first; if it waits for a prefix,
-        those may that cost it nothing.
-        """
+        """Admit from the head while token budget, sequences and blocks allow; the first request
+        that must wait gets the reason. If it lacks blocks, smaller requests may pass; if it waits
+        for a prefix, requests may pass that do not delay it."""
         aside = []
         while (head := self._waiting.head) is not None:
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
@@ -301,8 +299,7 @@ class Scheduler:
             self._waiting.restore(request)
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
-        """Admit some from behind the head, at the expense of all they pass, until one of those must
-        not be passed again."""
+        """Admit requests from behind the head until a passed request must not be skipped again."""
         passed = [head]
         for request in self._waiting.first(1 + NUM_TRIED)[1:]:
             holder = next((each for each in passed if self._holds_back(each)), None)
@@ -319,11 +316,12 @@ class Scheduler:
                 each.num_skips += 1
 
     def _holds_back(self, request: Request) -> bool:
-        """Return whether nobody may pass a request, which was passed too often, or preempted."""
+        """Return whether no request may pass this one, because it was skipped too often or
+        preempted."""
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
-        """Take blocks for everything known of the request and schedule its first chunk, or return
+        """Take blocks for all known tokens of the request and schedule its first chunk, or return
         the reason it must wait."""
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
@@ -332,8 +330,8 @@ class Scheduler:
         return None
 
     def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
-        """Move the request, which has blocks for all that is known, to the running set and schedule
-        its first chunk."""
+        """Move the request, which has blocks for all its known tokens, to the running set and
+        schedule its first chunk."""
         self._waiting.remove(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1

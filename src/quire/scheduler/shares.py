@@ -29,7 +29,7 @@ class Shares:
         return len(self._served)
 
     def served(self, tenant: str) -> float:
-        """Return what the tenant was served, in prices over weights."""
+        """Return the service of the tenant, in prices over weights."""
         return self._served.get(tenant, self._level)
 
     def enter(self, tenant: str, level: float) -> None:
@@ -56,7 +56,7 @@ class Shares:
         self._charge(request, OUTPUT_PRICE * num_tokens)
 
     def charge_elsewhere(self, served: Mapping[str, float]) -> None:
-        """Charge tenants for what other engines have served them."""
+        """Charge tenants for their service in other engines."""
         for tenant, price in served.items():
             self._served[tenant] = self._served.get(tenant, self._level) + price
         if len(self._served) > self._sweep_at:

@@ -18,7 +18,7 @@ class SortedList:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield those that are listed now, whatever happens on the way."""
+        """Yield the items of now, also if the list changes meanwhile."""
         return iter(self._requests.copy())
 
     @property
@@ -30,7 +30,7 @@ class SortedList:
         return self._requests[-1]
 
     def find(self, request: Request) -> int:
-        """Return how many are ahead of the request, or would be."""
+        """Return the number of requests before this one, also if it is not in the list."""
         return bisect_left(self._keys, self._key(request))
 
     def at(self, start: int, end: int | None = None) -> list[Request]:

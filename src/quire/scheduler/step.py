@@ -46,11 +46,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step says what is computed, and what the runner does before it.
+    """The work of one step: the tokens to compute, and the tasks before them.
 
-    The runner forgets the `finished_requests` (those that ended and those that were preempted),
-    does the `block_copies` in their order and takes in the `new_requests` (those that are admitted
-    now, for the first time or again). Then it computes the `chunks`, `num_tokens` tokens in all.
+    The runner forgets the `finished_requests` (ended or preempted), runs the `block_copies` in
+    order and adds the `new_requests` (admitted now, for the first time or again). Then it computes
+    the `chunks`, `num_tokens` tokens in all.
     """
 
     number: int
@@ -133,17 +133,16 @@ class Finish(NamedTuple):
 
 
 class PrefillProgress(NamedTuple):
-    """The tokens of a prompt that are computed; `num_cached` of them were found in the cache."""
+    """The computed tokens of a prompt; `num_cached` of them are the prefix hit."""
 
     num_computed: int
     num_cached: int
 
 
 class Delta(NamedTuple):
-    """The tokens that one step adds to one request's output. `prompt_logprobs` come as the prompt
-    is computed, and so does `prefill` where the request asks for it. A request that pools its
-    prompt ends with a `vector` of float32, as it lies in memory.
-    """
+    """The tokens that one step adds to one request's output. `prompt_logprobs` come with each
+    computed part of the prompt, and so does `prefill`, if requested. A request that pools its
+    prompt ends with a `vector`, the bytes of float32."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -226,7 +225,7 @@ class Stats(NamedTuple):
 
     @property
     def blocks_by_state(self) -> dict[str, int]:
-        """The numbers of blocks by what they hold; the last two kinds are on the host."""
+        """The numbers of blocks by state; the last two states are on the host."""
         return {
             "free": self.num_blocks_free,
             "cached": self.num_blocks_cached,
@@ -257,7 +256,6 @@ GAUGES = frozenset(
 
 
 def together(one: Stats, other: Stats) -> Stats:
-    """Return the accounts of two engines as one: what waits is computed when both have computed
-    what waits in them."""
+    """Return the sum of two engines' statistics; the predicted wait is the longer of both."""
     sums = Stats._make(a + b for a, b in zip(one, other, strict=True))
     return sums._replace(predicted_wait_s=max(one.predicted_wait_s, other.predicted_wait_s))

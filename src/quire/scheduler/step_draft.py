@@ -1,4 +1,4 @@
-"""The step being written: what is scheduled so far and how much may still be."""
+"""The step under construction: the scheduled chunks and the remaining budget."""
 
 from quire.cache.block_copies import BlockCopy
 from quire.scheduler.request import Request

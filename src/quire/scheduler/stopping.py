@@ -1,6 +1,5 @@
-"""Decides when a request ends by what it sampled: token ids, counts, the model's context; and what
-is left to compute until then.
-"""
+"""Decides when a request ends (stop tokens, `max_tokens`, the model's context), and counts its
+uncomputed tokens."""
 
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -28,8 +27,8 @@ def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
 def append_outputs(
     request: Request, token_ids: tuple[int, ...], max_model_len: int
 ) -> tuple[tuple[int, ...], Reason | None]:
-    """Append outputs to a request up to the one that ends it. Return those that were appended, and
-    why the request ends, or None."""
+    """Append outputs to a request up to the token that ends it. Return the appended tokens, and the
+    reason of the end, or None."""
     for number, token_id in enumerate(token_ids, 1):
         request.token_ids.append(token_id)
         reason = reason_to_stop(request, max_model_len)
@@ -39,9 +38,8 @@ def append_outputs(
 
 
 def num_uncomputed(request: Request, max_model_len: int) -> int:
-    """Return the number of tokens that are known, or sampled but still on their way, and not
-    computed; none beyond what the request may sample.
-    """
+    """Return the number of uncomputed tokens, including sampled tokens that have not arrived; none
+    beyond the limits of the request."""
     num_pending = request.num_pending
     if num_pending:
         num_known = len(request.token_ids) + num_pending

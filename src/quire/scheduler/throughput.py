@@ -29,7 +29,7 @@ class ThroughputEstimate:
         return self._num_tokens / self._seconds if self._seconds > 0 else None
 
     def seconds_for(self, num_tokens: int) -> float:
-        """Return how long so many tokens take; 0 while it is not known."""
+        """Return the expected seconds for `num_tokens`; 0 while unknown."""
         tokens_per_s = self.tokens_per_s
         return 0.0 if tokens_per_s is None else num_tokens / tokens_per_s
 

@@ -1,4 +1,4 @@
-"""The requests that run and wait, for who looks on: to look changes nothing."""
+"""The running and waiting requests for the live view, which changes nothing."""
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.queue import WaitingQueue
@@ -15,11 +15,11 @@ class InFlight:
         self.cache = cache
 
     def running(self) -> list[Request]:
-        """Return those that run, in their running order."""
+        """Return the running requests in their order."""
         return list(self._running)
 
     def waiting(self, most: int) -> list[Request]:
-        """Return those that wait, `most` of them at most, by tenants in no order."""
+        """Return at most `most` waiting requests, tenant by tenant in no particular order."""
         return self._waiting.peek(most)
 
     @property

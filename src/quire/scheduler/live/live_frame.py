@@ -1,4 +1,4 @@
-"""The values by which an engine tells what it holds and does, and what has changed since."""
+"""The values of the live view: the state of an engine and its changes."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from quire.scheduler.request import Event
 
 
 class Phase(IntEnum):
-    """The phases of a request. One that was `PREEMPTED` or `SWAPPED` waits again."""
+    """The phases of a request. A `PREEMPTED` or `SWAPPED` request waits again."""
 
     QUEUED = 0
     PREFILL = 1
@@ -18,9 +18,8 @@ class Phase(IntEnum):
 
 
 class LiveRequest(NamedTuple):
-    """A request that is told from now on, under a number of its own; `max_tokens` are those of its
-    output, `arrived_s` is in seconds of the engine's clock.
-    """
+    """A request that enters the live view under a new number; `max_tokens` limits its output,
+    `arrived_s` is in seconds of the engine's clock."""
 
     number: int
     id: str
@@ -46,9 +45,9 @@ class LiveProgress(NamedTuple):
 class LiveFrame(NamedTuple):
     """The changes since the frame before; the first one `is_whole`.
 
-    `runs` and `sets` tell of blocks as `BlockChanges` does, with the numbers of requests as
-    holders. `entered` and `left` are requests that are told from now on, and no more; `progress` is
-    that of those who made any. `num_unlisted` requests more wait.
+    `runs` and `sets` describe blocks as in `BlockChanges`, with the numbers of requests as holders.
+    `entered` and `left` are requests that enter and leave the view; `progress` lists the requests
+    that made progress. `num_unlisted` requests more wait.
     """
 
     is_whole: bool

@@ -1,4 +1,5 @@
-"""Tells what a scheduler and its cache hold, frame by frame: each has what changed since the last.
+"""Reports the state of a scheduler and its cache in frames; each contains the changes since the
+last.
 
 A frame is taken between two steps. It reads, and keeps what it has told: no decision depends on
 whether anyone looks.
@@ -12,7 +13,7 @@ from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest
 from quire.scheduler.request import Event, Request
 
 MAX_WAITING = 256
-"""So many of the waiting requests are told one by one; the others are counted."""
+"""The maximum number of waiting requests in a frame; further ones are only counted."""
 _Told: TypeAlias = tuple[int, int, Event, Phase]
 
 
@@ -28,7 +29,7 @@ class LiveWatch:
         self._is_begun = False
 
     def frame(self) -> LiveFrame:
-        """Return what has changed since the last call."""
+        """Return the changes since the last call."""
         running, waiting = self._in_flight.running(), self._in_flight.waiting(MAX_WAITING)
         entered: list[LiveRequest] = []
         progress: list[LiveProgress] = []
@@ -53,7 +54,7 @@ class LiveWatch:
         return LiveFrame(is_whole, runs, sets, entered, left, progress, num_unlisted)
 
     def _number(self, request: Request, entered: list[LiveRequest]) -> int:
-        """Return the number of a request, which enters if it is not told yet."""
+        """Return the number of a request, which enters the view if it is new."""
         number = self._numbers.get(request.new.id)
         if number is None:
             number = self._num_numbered

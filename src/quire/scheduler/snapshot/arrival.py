@@ -8,7 +8,7 @@ from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 PLAIN_TOKEN = 0
-"""All tokens of a replay but those that end a request."""
+"""Every token of a replay except stop tokens."""
 END_TOKEN = 1
 STOP_TOKEN = 2
 _ANOTHER = SharingTerms(b"another")
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> Arrival:
-    """Return what the scheduler reads of the request."""
+    """Return the facts of a request that the scheduler reads."""
     return Arrival(
         new.id,
         len(new.prompt_token_ids),
@@ -53,7 +53,7 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
 
 
 def request_of(arrival: Arrival) -> NewRequest:
-    """Return a request that the scheduler takes as it took the one that arrived."""
+    """Return a request that the scheduler treats like the recorded one."""
     return NewRequest(
         arrival.id,
         (PLAIN_TOKEN,) * arrival.num_prompt_tokens,
@@ -77,7 +77,7 @@ def tenant_of(number: int) -> str:
 
 
 class TenantNumbers:
-    """Numbers tenants in the order in which they are asked for."""
+    """Numbers tenants in order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}

@@ -90,7 +90,7 @@ def restore_estimates(
     appointments: Appointments,
     snapshot: EstimatesSnapshot,
 ) -> None:
-    """Make the three, which are new, what the snapshot says."""
+    """Restore three new objects from the snapshot."""
     known = snapshot.throughput
     throughput._began = {number: (began_s, left) for number, began_s, left in known.began}
     throughput._ended_s = known.ended_s

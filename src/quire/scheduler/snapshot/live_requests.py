@@ -22,7 +22,7 @@ class LiveRequest(NamedTuple):
 
 
 def live_requests(scheduler: Scheduler) -> list[LiveRequest]:
-    """Return those that run, in their order, then those that wait, in that of their arrival."""
+    """Return the running requests in their order, then the waiting ones in order of arrival."""
     waiting = [each for each in scheduler._requests.values() if each not in scheduler._running]
     return [
         LiveRequest(

@@ -11,7 +11,7 @@ from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, Arrival, arrival_of, r
 
 class RequestSnapshot(NamedTuple):
     """A request as it is; the fields are those of `Request`, and `last` is the last reason of its
-    timeline. `is_running` tells the running from the waiting."""
+    timeline. `is_running` is False for a waiting request."""
 
     arrival: Arrival
     table: TableSnapshot

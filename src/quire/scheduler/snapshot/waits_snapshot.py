@@ -1,4 +1,4 @@
-"""A snapshot of who waits for which prefix, by the numbers of digests."""
+"""A snapshot of the prefix waits, by the numbers of digests."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def restore_waits(
     snapshot: WaitsSnapshot,
     requests: Mapping[str, Request],
 ) -> None:
-    """Make new waits what the snapshot says, for live requests by their ids."""
+    """Restore new waits from the snapshot, for live requests by id."""
     for number, request_id in snapshot.computing:
         waits._computing[digest_of(number)] = requests[request_id]
     for request_id, chunks in snapshot.scheduled:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 
 class TenantUsage(NamedTuple):
-    """The usage of one tenant since this was last told.
+    """The usage of one tenant since its last report.
 
-    Prompt tokens are those of prompts that are computed; of prompts, `num_prefix_hits` were found
-    in the prefix cache and `num_forked_tokens` taken over from another choice. `num_wasted_tokens`
-    were computed again after a preemption, and `num_lost_tokens` after the end of an engine.
-    `block_ns` are blocks of the device that were held, times nanoseconds; `host_block_ns` those of
-    the host that were promised to swapped requests. `queue_ns` are nanoseconds of waiting, of all
-    requests together.
+    `num_prompt_tokens` are the tokens of computed prompts, of which `num_prefix_hits` were in the
+    prefix cache and `num_forked_tokens` came from another choice. `num_wasted_tokens` were
+    recomputed after a preemption, and `num_lost_tokens` after the end of an engine. `block_ns` is
+    held device blocks times nanoseconds, `host_block_ns` host blocks reserved for swapped requests
+    times nanoseconds. `queue_ns` is the sum of waiting times in nanoseconds.
     """
 
     tenant: str
@@ -41,8 +40,8 @@ class TenantUsage(NamedTuple):
 
 
 class UsageUpdate(NamedTuple):
-    """All that was used since the update before: `whole` by the tenants that it tells all of, and
-    `num_generated` by the tenants for which nothing but tokens of outputs is told."""
+    """The usage since the previous update: complete in `whole`, and in `num_generated` for tenants
+    with nothing but generated tokens."""
 
     num_generated: Mapping[str, int]
     whole: tuple[TenantUsage, ...]
@@ -73,12 +72,12 @@ class Usage:
     queue_ns: int = 0
 
     def add(self, more: TenantUsage) -> None:
-        """Count what a tenant has used."""
+        """Add the usage of a tenant."""
         for name, num in zip(_NAMES, more[1:], strict=True):
             setattr(self, name, getattr(self, name) + num)
 
     def told_of(self, tenant: str) -> TenantUsage:
-        """Return the counts as those of this tenant."""
+        """Return the counts as the usage of this tenant."""
         return TenantUsage(tenant, *_COUNTS(self))
 
 
@@ -88,15 +87,14 @@ _COUNTS = attrgetter(*_NAMES)
 
 @dataclass(slots=True)
 class Generated:
-    """The tokens of outputs of one tenant, which its live requests count: `num_tokens` have not
-    been told."""
+    """The generated tokens of one tenant's live requests; `num_tokens` are unreported."""
 
     num_tokens: int = 0
     num_requests: int = 0
 
 
 class UsageLedger:
-    """Counts since the start in `total`, and by tenant those that have not been told."""
+    """Usage since the start in `total`, and unreported usage by tenant."""
 
     def __init__(self) -> None:
         self._num_generated = 0
@@ -112,7 +110,8 @@ class UsageLedger:
         return self._total
 
     def open(self, tenant: str) -> Generated:
-        """Return what a new request of the tenant counts its output in, until it is closed."""
+        """Return the counter of generated tokens for a new request of the tenant, until it is
+        closed."""
         generated = self._generated.get(tenant)
         if generated is None:
             generated = self._generated[tenant] = Generated()
@@ -129,15 +128,14 @@ class UsageLedger:
             del self._generated[tenant]
 
     def accounts(self, tenant: str) -> tuple[Usage, Usage]:
-        """Return the two accounts that are charged for what a tenant uses: the total, and its
-        own."""
+        """Return the two accounts for a tenant's usage: the total, and its own."""
         own = self._untold.get(tenant)
         if own is None:
             own = self._untold[tenant] = Usage()
         return self._total, own
 
     def take(self) -> UsageUpdate:
-        """Return what was used since the last call."""
+        """Return the usage since the last call."""
         num_generated = {}
         for tenant, generated in self._generated.items():
             if generated.num_tokens:

@@ -1,9 +1,8 @@
-"""The meter of what tenants occupy: blocks of the device and of the host, and places in the queue,
-times the time for which they do.
+"""The meter of tenants' device blocks, host blocks and queue places, each multiplied by time.
 
-Nothing is counted while it merely lasts, and little when it changes. Where the number changes by n
-at a time t, n x t is taken from an offset; at any time the number x the time + the offset is what
-was occupied until then. Times are whole nanoseconds, so that parts add up to the whole.
+Only changes cost time. If the number changes by n at a time t, n x t is subtracted from an offset;
+at any time, the use until then is number x time + offset. Times are whole nanoseconds, so parts add
+up to the whole.
 
     blocks  3 |     ┌───────┐
             2 | ┌───┘       └─────┐       offset: - 2 x 0 - 1 x 10 + 1 x 30 + 2 x 45
@@ -19,13 +18,12 @@ from quire.scheduler.usage.ledger import UsageLedger, UsageUpdate
 
 NS_PER_S = 10**9
 TELL_ALL_NS = NS_PER_S
-"""All that tenants occupy is told so often, and at its end."""
+"""The interval in which continuing use is reported; use is also reported at its end."""
 
 
 @dataclass(slots=True)
 class Occupied:
-    """All that a tenant occupies, and by kind the offset to what it has occupied since this was
-    last told."""
+    """The current use of a tenant, and for each kind the offset of its use since the last report."""
 
     num_blocks: int = 0
     num_host_blocks: int = 0
@@ -42,7 +40,8 @@ class Occupied:
 class UsageMeter:
     """Charges tenants in the `ledger` for the blocks of the cache and for waiting.
 
-    `advance` comes before what happens at a time, and dates it. Times are seconds of one clock.
+    Call `advance` before the events of a time, to date the earlier ones. Times are seconds of one
+    clock.
     """
 
     def __init__(self, ledger: UsageLedger, cache: KVCache, waiting: WaitingQueue) -> None:
@@ -60,7 +59,7 @@ class UsageMeter:
         return bool(self._occupied)
 
     def advance(self, now: float) -> None:
-        """Date all that has happened since the last call to that call, and go on to `now`."""
+        """Date all changes since the last call to its time, and set the time to `now`."""
         if now != self._now:
             if self._device or self._waiting or self._host:
                 self._date_changes()
@@ -68,8 +67,7 @@ class UsageMeter:
             self._now_ns = max(self._now_ns, round(now * NS_PER_S))
 
     def take(self, now: float) -> UsageUpdate:
-        """Return what was used since the last call: of tenants that go on occupying anything, that
-        is told a second later at most, if this is called so often."""
+        """Return the usage since the last call. Continuing use is reported at most once per second."""
         self.advance(now)
         if self._device or self._waiting or self._host:
             self._date_changes()
@@ -80,7 +78,7 @@ class UsageMeter:
         return self._ledger.take()
 
     def _date_changes(self) -> None:
-        """Take in what has changed, as of now."""
+        """Apply the changes at the current time."""
         device, host, waiting, now_ns = self._device, self._host, self._waiting, self._now_ns
         for tenant, change in device.items():
             occupied = self._of(tenant)
@@ -114,7 +112,7 @@ class UsageMeter:
             del self._occupied[tenant]
 
     def _charge(self, tenant: str, occupied: Occupied) -> None:
-        """Charge a tenant for what it has occupied until now."""
+        """Charge a tenant for its use until now."""
         now_ns, (total, own) = self._now_ns, self._ledger.accounts(tenant)
         if occupied.num_blocks or occupied.block_offset_ns:
             product = occupied.num_blocks * now_ns
