@@ -1,6 +1,5 @@
-"""The blocks that an admitted request begins with: those of its cached prefix, on the device or the
-host, and those it was swapped out with.
-"""
+"""The first blocks of an admitted request: its cached prefix, on the device or the host, and the
+blocks it was swapped out with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ ON_HOST = -1
 
 
 class BlocksMissing(NamedTuple):
-    """The answer where blocks run short: so many more would be needed."""
+    """The number of missing blocks, if an admission fails."""
 
     num_blocks: int
 
@@ -74,7 +73,7 @@ class BlockFinder:
     block_size: int
 
     def nothing(self) -> ComputedBlocks:
-        """Return the answer for a request of which nothing is computed."""
+        """Return the admission of a request without a prefix hit."""
         return ComputedBlocks(0, 0, tuple([] for _ in self.groups), [])
 
     def prefix(self, chain: Chain, max_blocks: int, *, use_host: bool) -> ComputedBlocks:
@@ -142,12 +141,12 @@ class Tiers:
         return found
 
     def contents(self, keys: Sequence[bytes]) -> list[Content]:
-        """Return what the blocks under `keys` hold, which were just found."""
+        """Return the contents of the blocks under `keys`, which must be cached."""
         contents = [self.content_under(key) for key in keys]
         return [content for content in contents if content is not None]
 
     def content_under(self, key: bytes) -> Content | None:
-        """Return what the block under `key` holds, or None if it is on no tier."""
+        """Return the content of the block under `key`, or None if no tier has it."""
         return self.pool.content_under(key) or self.host.content_under(key)
 
     def check_retained(self) -> None:

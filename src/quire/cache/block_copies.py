@@ -1,6 +1,4 @@
-"""Block copies: what the cache asks to be done with the contents of blocks before a step runs, in
-the order that it asks.
-"""
+"""Block copies, which run before a step, in order."""
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -25,7 +23,7 @@ class BlockCopy(NamedTuple):
 
 
 class CopyBatch(NamedTuple):
-    """Copies that may be done at once: none reads or writes what another of them writes."""
+    """Independent copies: none reads or writes a block that another writes."""
 
     kind: CopyKind
     sources: list[int]

@@ -47,8 +47,7 @@ class BlockHash(NamedTuple):
 
 def build_block_hash(algorithm: HashAlgorithm, *, seed: str | None, noise: bytes) -> BlockHash:
     """Return the hash of `algorithm`. Its root is derived from `seed`; without a seed it is
-    `noise`, so that nobody outside can foretell a digest.
-    """
+    `noise`, so that digests are unpredictable."""
     digest = _sha256_cbor if algorithm is HashAlgorithm.SHA256_CBOR else _sha256
     return BlockHash(noise if seed is None else sha256(cbor.encode(seed)).digest(), digest)
 

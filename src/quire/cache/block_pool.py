@@ -30,9 +30,8 @@ class AccountsError(Exception):
 
 
 class BlockState(IntEnum):
-    """The states of blocks, as they are told for each block by itself; the last three are of blocks
-    on the host, where `SWAPPED` ones belong to preempted requests.
-    """
+    """The states of single blocks; the last three are states of host blocks, where `SWAPPED` blocks
+    belong to preempted requests."""
 
     NULL = 0
     FREE = 1
@@ -140,9 +139,8 @@ class BlockPool:
         self.payers.take(unheld, payer)
 
     def release(self, block_ids: Iterable[int], payer: str = NOBODY) -> None:
-        """Drop one reference of each block, in the given order: what comes first is evicted first.
-        Raises AccountsError for a block that nobody holds.
-        """
+        """Drop one reference of each block, in the order of later eviction. Raises AccountsError
+        for a block without references."""
         refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
         evictable: list[int] = []
         unheld: list[int] = []
@@ -179,9 +177,8 @@ class BlockPool:
         return True
 
     def add_duplicate(self, block_id: int, key: bytes) -> None:
-        """Note that a held block has the content of the one that is found under `key`. If nobody
-        holds that one, this block is found from now on, and that one is free.
-        """
+        """Note that a held block has the content of the block cached under `key`. If that block has
+        no references, it is freed, and this block is cached in its place."""
         if self._key_of[block_id] is not None:
             return
         found = self._block_of[key]
@@ -214,13 +211,13 @@ class BlockPool:
         return found
 
     def contents(self, keys: Iterable[bytes]) -> list[Content]:
-        """Return what the blocks under these keys hold; each key must be cached."""
+        """Return the contents of the blocks under these keys, which must be cached."""
         block_of, content_of = self._block_of, self._content_of
         contents = [content_of[block_of[key]] for key in keys]
         return [content for content in contents if content is not None]
 
     def content_under(self, key: bytes) -> Content | None:
-        """Return what the block under `key` holds, or None if it is not here any more."""
+        """Return the content of the block under `key`, or None if it is not cached."""
         block_id = self._block_of.get(key)
         return None if block_id is None else self._content_of[block_id]
 
@@ -235,14 +232,13 @@ class BlockPool:
         return self._num_refs[block_id]
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
-        """Return how many of these blocks nobody holds."""
+        """Return the number of these blocks without references."""
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
 
     def states(self) -> bytearray:
-        """Return the `BlockState` of each block, a byte each. None is told as pinned: who pins is
-        not known here.
-        """
+        """Return the `BlockState` of each block, a byte each. No block is PINNED, because the pool
+        does not know pins."""
         try:
             refs = bytearray(self._num_refs)
         except ValueError:  # more than 255 hold a block

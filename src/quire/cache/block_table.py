@@ -58,7 +58,7 @@ class BlockTable:
 
 
 def tail_first(block_ids: tuple[list[int], ...]) -> list[int]:
-    """Return all blocks of a table, those of the last tokens first, whatever their group."""
+    """Return all blocks of a table in all groups, those of the last tokens first."""
     if len(block_ids) == 1:
         ordered = block_ids[0][::-1]
     else:

@@ -104,7 +104,7 @@ class Chain:
         return known[index]
 
     def num_matching(self, contents: list[Content]) -> int:
-        """Return how many leading `contents` are those of the chain's first blocks."""
+        """Return the number of leading `contents` that equal those of the chain's first blocks."""
         num, above = 0, None
         for content, tokens, extra in zip(contents, self._tokens, self._each_extra(), strict=False):
             if content.parent is not above or content.tokens != tokens or content.extra != extra:

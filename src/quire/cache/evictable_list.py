@@ -34,7 +34,7 @@ class EvictableList:
         return block_ids
 
     def append(self, block_ids: Iterable[int]) -> None:
-        """Append block ids that are not in the list; what comes first is evicted first."""
+        """Append block ids that are not in the list, in the order of later eviction."""
         following, previous = self._next, self._previous
         last = previous[0]
         for block_id in block_ids:

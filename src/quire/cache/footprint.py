@@ -1,7 +1,6 @@
-"""The bytes that KV blocks and a step of so many tokens take together, and the reverse: what fits
-into so many bytes. Everything is exact, in whole numbers; every answer is checked against the
-footprint it came from.
-"""
+"""The bytes of KV blocks and of a step of a number of tokens, and the reverse: the blocks and
+tokens that fit into a number of bytes. All arithmetic is exact, in integers; every answer is
+checked against its footprint."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +10,7 @@ from math import isqrt
 from quire.cache.sizing import MIB, TooLittleMemory
 
 BATCH_SHARE = Fraction(1, 100)
-"""The tokens of a step for each token of KV memory, where both numbers are unknown."""
+"""The step tokens per token of KV memory, if both numbers are unknown."""
 
 
 class Bound(StrEnum):
@@ -194,8 +193,8 @@ def solve_tokens(
 def _larger_root(a: int, b: int, c: int) -> int | None:
     """Return the whole part of the larger x with a x^2 + b x + c = 0, where a >= 0 and b > 0.
 
-    The answer is None where the root is negative, or where there is none: c > 0 says that what does
-    not grow with x is already too much.
+    The answer is None if the root is negative or does not exist: c > 0 means that the constant part
+    alone is too large.
     """
     square = b * b - 4 * a * c
     if square < 0 or c > 0:

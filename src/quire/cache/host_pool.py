@@ -17,8 +17,8 @@ from quire.cache.charges.payers import NOBODY, Payers
 
 
 class HostUsage(NamedTuple):
-    """Numbers of host blocks: those whose contents may be found, and those of swapped requests;
-    and how many are promised to the latter, some of which may be on the device still."""
+    """Numbers of host blocks: cached ones, those of swapped requests, and those reserved for
+    swapped requests, some of which may still be on the device."""
 
     cached: int
     swapped: int
@@ -77,7 +77,7 @@ class HostPool:
         return self._cached.get(key, self._retained.get(key))
 
     def content_under(self, key: bytes) -> Content | None:
-        """Return what the block under `key` holds, or None if it is not on the host."""
+        """Return the content of the block under `key`, or None if it is not on the host."""
         block_id = self.find(key)
         return None if block_id is None else self._content_of[block_id]
 
@@ -112,9 +112,8 @@ class HostPool:
         return taken
 
     def release(self, keys: Iterable[bytes], private: Iterable[int], payer: str = NOBODY) -> None:
-        """Give up what a request retained, which is back on the device or gone. What has a key
-        stays for others. Raises AccountsError for what is not retained.
-        """
+        """Drop the blocks that a request retained, because it is back on the device or gone. Blocks
+        with a key stay cached. Raises AccountsError for blocks that are not retained."""
         for key in keys:
             if key not in self._num_retainers:
                 raise AccountsError("a key is released that nobody retains")

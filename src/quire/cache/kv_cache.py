@@ -79,13 +79,13 @@ class KVCache:
 
     @property
     def charges(self) -> ChargeChanges:
-        """The changes, for whoever reads them to clear; the host's of what is promised there."""
+        """The changes of device charges and of reserved host blocks; their reader clears them."""
         on_host = self._host.payers.changes if self._host is not None else {}
         return ChargeChanges(self._pool.payers.changes, on_host)
 
     @property
     def block_states(self) -> bytearray:
-        """The `BlockState` of each block, a byte each: those of the device, then of the host."""
+        """The `BlockState` of each block, a byte each: device blocks, then host blocks."""
         return self.pins.states() + (b"" if self._host is None else self._host.states())
 
     @property
@@ -103,7 +103,7 @@ class KVCache:
     def open_table(
         self, sharing: SharingTerms = OPEN, payer: str = NOBODY, name: str = ""
     ) -> BlockTable:
-        """Return an empty table, which shares blocks with those that `sharing` allows."""
+        """Return an empty table, which may share blocks as `sharing` allows."""
         chain, num_groups = Chain(self._hash, self._block_size, sharing), len(self._groups)
         block_ids: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
         return BlockTable(block_ids, [0] * num_groups, chain, payer=payer, name=name)
@@ -148,10 +148,9 @@ class KVCache:
         return found.num_tokens
 
     def _are_still_on_host(self, host_hits: Sequence[HostHit]) -> bool:
-        """Return whether the hits are still there after the blocks to copy them to were taken: what
-        those held may have gone to the host in their stead. Those that a swapped request retains
-        never go.
-        """
+        """Return whether the host hits are still there after their target blocks were taken:
+        offloading the content of those may have evicted a hit. Blocks retained by a swapped request
+        are never evicted."""
         host = self._host
         return host is None or all(
             key is None or host.find(key) == host_id for _, _, host_id, key in host_hits
@@ -160,7 +159,7 @@ class KVCache:
     def _open(
         self, table: BlockTable, found: ComputedBlocks, counts: Sequence[int], taken: list[int]
     ) -> None:
-        """Fill the table with what was found, what is copied in from the host, and what is new."""
+        """Fill the table with device hits, host hits that are copied in, and new blocks."""
         for group, ids in enumerate(found.block_ids):
             table.block_ids[group].extend(ids)
             table.num_passed[group] = ids.count(NULL_BLOCK)
@@ -235,7 +234,7 @@ class KVCache:
         return RecomputeCost(len(self._groups), self._block_size)
 
     def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:
-        """Return what a request that has computed so many tokens would lose by a release."""
+        """Return the recompute cost of releasing a request that has computed `num_computed` tokens."""
         return recompute_cost_of(table, self._pool, num_computed, self._block_size)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
@@ -256,7 +255,7 @@ class KVCache:
         return True
 
     def forget(self, table: BlockTable) -> None:
-        """Give up what the table was swapped out with, if it was."""
+        """Drop the host blocks of a swapped-out table."""
         swap, table.swap = table.swap, None
         if swap is not None and self._host is not None:
             keys = swap.keys if swap.epoch == self._epoch else ()
@@ -317,10 +316,9 @@ class KVCache:
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
-        """Make nothing that is cached findable again, not even what is pinned, which it is no more,
-        or what a swapped request retains. Tables that hold blocks go on, and what they compute is
-        not found either, since it was computed from what is to be forgotten.
-        """
+        """Make all cached blocks unfindable, including retained blocks of swapped requests; pins
+        are dropped. Tables keep their blocks, and blocks computed from them are not cached either,
+        because they depend on the forgotten ones."""
         self.pins.clear()
         self._pool.forget()
         if self._host is not None:
@@ -369,7 +367,7 @@ class KVCache:
         return self._finder.swapped(table.chain, swap) or found
 
     def _num_new(self, found: ComputedBlocks, num_tokens: int) -> list[int]:
-        """Return by group the number of blocks to take for `num_tokens` beside what was found."""
+        """Return by group the number of new blocks for `num_tokens` beside the hits."""
         whole = -(-num_tokens // self._block_size)
         first_end = found.num_tokens + self._max_chunk_tokens
         chunk = min(whole, -(-first_end // self._block_size))
@@ -389,7 +387,7 @@ class KVCache:
             self._log.kept_by_host(key, content)
 
     def _give_back(self, table: BlockTable, position: int) -> None:
-        """Release what no token at `position` or later can see."""
+        """Release the blocks that no token at `position` or later attends to."""
         for group, pattern in self._windowed:
             first, end = table.num_passed[group], pattern.first_needed(position)
             end //= self._block_size

@@ -1,13 +1,12 @@
-"""Events tell an observer what the prefix cache holds, such as a router that sends a prompt to
-where its blocks are. Names and fields follow vLLM's KV events.
-"""
+"""Events report the content of the prefix cache to an observer, such as a router that sends a
+prompt to the engine with its blocks. Names and fields follow vLLM's KV events."""
 
 from enum import StrEnum
 from typing import NamedTuple
 
 
 class KVEventKind(StrEnum):
-    """The kinds of events, by the names of vLLM's: each says what happened to its blocks."""
+    """The kinds of events, with vLLM's names."""
 
     STORED = "BlockStored"
     REMOVED = "BlockRemoved"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from quire.cache.spec import FULL, AttentionPattern, KVSpec, TokenKV
 
 ROW_ALIGNMENT = 16
-"""The bytes at which a GPU copies fastest: what one thread loads at once."""
+"""The alignment for fast copies on a GPU: the bytes that one thread loads at once."""
 MAX_GROUPS = 16
 """Each group is one more block table for every request: beyond this number, padding is the lesser
 cost.
@@ -43,7 +43,7 @@ class LayerGroup:
         return bool(self.seen)
 
     def seen_by(self, tensor: int) -> AttentionPattern:
-        """Return what the layer in this cache tensor sees."""
+        """Return the attention pattern of the layer in this cache tensor."""
         return self.seen[tensor] if self.seen else self.pattern
 
 

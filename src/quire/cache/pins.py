@@ -38,7 +38,7 @@ class Pins:
 
     @property
     def usage(self) -> BlockUsage:
-        """The pool's blocks by state. One that is pinned counts as that alone."""
+        """The pool's blocks by state. A pinned block counts only as pinned."""
         free, cached, held, _ = self._finder.pool.usage
         num_pinned = len(self._num_pins)
         return BlockUsage(free, cached, held - num_pinned, num_pinned)

@@ -1,9 +1,9 @@
 """The longest cached prefix that every layer group still has.
 
-A full group must have all of its blocks. A group with a window or chunks needs only those that the
-next token can see, so that it may have what a long prefix needs and not what a shorter one does:
-each of these groups is asked in turn, for no more than the others allow, until all agree. A block
-counts where its content is the chain's: that it is found by its digest does not suffice.
+A full group must have all of its blocks. A group with a window or chunks needs only the blocks that
+the next token attends to, so it may have the blocks of a long prefix but not those of a shorter
+one: these groups are queried in turn, each for at most the prefix that the others allow, until all
+agree. A block counts only if its content equals the chain's; an equal digest is not enough.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class Lookup(Protocol):
         ...
 
     def contents(self, keys: Sequence[bytes]) -> list[Content]:
-        """Return what the blocks under these keys hold, which were just found."""
+        """Return the contents of the blocks under these keys, which must be cached."""
         ...
 
     def content_under(self, key: bytes) -> Content | None:
-        """Return what the block under `key` holds, or None if it is not here."""
+        """Return the content of the block under `key`, or None if it is not cached."""
         ...
 
 

@@ -1,6 +1,5 @@
-"""The log of what is cached and evicted tells those who want to know: who asks why a prefix was not
-found, and who follows the cache from outside.
-"""
+"""The log of cached and evicted blocks, for the reasons of prefix misses and for observers of the
+cache."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby

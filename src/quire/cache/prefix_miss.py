@@ -11,7 +11,7 @@ from quire.cache.block_hash import TOKEN_BYTES
 from quire.cache.chain import Chain, Content
 
 MAX_COMPARED = 64
-"""So many of the newest cached continuations of one prefix are looked at."""
+"""The maximum number of cached continuations of one prefix that are examined, the newest first."""
 
 
 class MissKind(StrEnum):
@@ -92,7 +92,7 @@ class PrefixMisses:
 
 
 def _num_equal(content: Content, chain: Chain, index: int) -> int:
-    """Return how many leading tokens of a block show the same, whoever they are for."""
+    """Return the number of equal leading tokens of two blocks, whatever their salt."""
     tokens, items = chain.tokens(index), chain.extra(index).items
     num_equal = len(tokens) // TOKEN_BYTES
     differing = int.from_bytes(tokens, "little") ^ int.from_bytes(content.tokens, "little")

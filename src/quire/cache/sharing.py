@@ -1,6 +1,5 @@
-"""The terms on which requests share blocks, and the extra keys that tell blocks of equal tokens
-apart: whose they are, and what their placeholder tokens stand for.
-"""
+"""The terms on which requests share blocks, and the extra keys that distinguish blocks of equal
+tokens: their owner, and the items behind placeholder tokens."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

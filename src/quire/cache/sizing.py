@@ -16,11 +16,12 @@ BY_SHARE = "--gpu-memory-utilization"
 
 
 class TooLittleMemory(Exception):
-    """Raised if what is asked for does not fit; the text has the numbers and what to change."""
+    """Raised if the requested memory does not fit; the text has the numbers and the options to
+    change."""
 
 
 def check_has_attention(layout: Layout) -> None:
-    """Raise ValueError where no layer has attention: then there is no KV memory to size."""
+    """Raise ValueError if no layer has attention, because there is no KV memory to size."""
     if not layout.groups:
         raise ValueError(
             "no layer of the model has attention, so there are no keys and values to keep and no "
@@ -170,7 +171,7 @@ class KVCapacity:
 
 
 def remedies(budget: Budget) -> str:
-    """Return the options that give more memory, the one that decides now first."""
+    """Return the options that give more memory, the deciding one first."""
     others = [each for each in (BY_SHARE, BY_BYTES, BY_TOKENS) if each != budget.option]
     return (
         f"{budget.option} (or, in its place, {' or '.join(others)}), smaller elements by "

@@ -1,13 +1,12 @@
-"""A layer's KV spec is what it keeps of a token (`TokenKV`) and for how long (`AttentionPattern`):
-it says what a block and a request cost.
-"""
+"""A layer's KV spec is the size of one token's K and V (`TokenKV`) and how long a token is kept
+(`AttentionPattern`), which give the bytes of a block and a request."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
 class AttentionType(StrEnum):
-    """The kinds of attention, by what it can see of the tokens before it."""
+    """The kinds of attention, by the range of earlier tokens."""
 
     FULL = "full_attention"
     SLIDING = "sliding_window"
@@ -20,8 +19,8 @@ class TokenKV:
     of `v_head_size`.
 
     Latent attention (MLA) keeps one vector, of which the value is a part: its `v_head_size` is 0.
-    `scale_bytes` is what each head's key, and each head's value, adds for its scale where the
-    elements are quantised.
+    `scale_bytes` is the size of the scale of each head's key, and of its value, if the elements are
+    quantized.
     """
 
     num_kv_heads: int

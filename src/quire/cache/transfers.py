@@ -43,7 +43,7 @@ class TakenIn(NamedTuple):
 
 
 class Transfers:
-    """Finds what a store could add to a chain, and takes blocks for it."""
+    """Finds the blocks that a store could add to a chain, and takes cache blocks for them."""
 
     def __init__(self, finder: BlockFinder, log: PrefixLog) -> None:
         self._finder = finder

@@ -1,7 +1,6 @@
-"""A block that is held is charged to one of those who hold it, so that what all are charged for is
-at any time just what is held.
+"""Each held block is charged to one of its holders, so that exactly the held blocks are charged.
 
-That is who held it first, as long as they hold it; then the next of those that hold it still:
+The payer is the first holder, while it holds the block, then the next remaining holder:
 
     ann takes a block     bob shares it     ann releases it     bob releases it
     charged: ann          ann               bob                 nobody
@@ -12,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 Block = TypeVar("Block", bound=int | bytes)
 NOBODY = ""
-"""The name of whoever takes blocks without a name."""
+"""The payer of blocks taken without a name."""
 
 
 class ChargeChanges(NamedTuple):
@@ -24,10 +23,10 @@ class ChargeChanges(NamedTuple):
 
 
 class Payers(Generic[Block]):
-    """The payers of held blocks, by whatever names a block. Who holds a block several times is
-    counted so; nothing is kept of a block that one payer alone holds but who that is.
+    """The payers of held blocks, by block key. Several references of one holder are counted; for a
+    block with a single holder, only its payer is stored.
 
-    `changes` are those of `ChargeChanges`, for whoever reads them to clear.
+    `changes` are those of `ChargeChanges`; their reader clears them.
     """
 
     def __init__(self) -> None:
@@ -36,23 +35,23 @@ class Payers(Generic[Block]):
         self.changes: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """Return for how many blocks someone is charged."""
+        """Return the number of charged blocks."""
         return len(self._payer_of)
 
     def take(self, blocks: list[Block], payer: str) -> None:
-        """Note that blocks which nobody held are held by `payer`."""
+        """Note that `payer` takes unheld blocks."""
         if blocks:
             self._payer_of.update(dict.fromkeys(blocks, payer))
             self._change(payer, len(blocks))
 
     def take_one(self, block: Block, payer: str) -> None:
-        """Note that a block which nobody held is held by `payer`."""
+        """Note that `payer` takes an unheld block."""
         self._payer_of[block] = payer
         changes = self.changes
         changes[payer] = changes.get(payer, 0) + 1
 
     def share(self, block: Block, payer: str, num_refs: int) -> None:
-        """Note that `payer` holds a block too that was held `num_refs` times."""
+        """Note that `payer` shares a block that has `num_refs` references."""
         holders, first = self._several.get(block), self._payer_of[block]
         if holders is not None:
             holders[payer] = holders.get(payer, 0) + 1
@@ -76,7 +75,7 @@ class Payers(Generic[Block]):
             del self._several[block]
 
     def free(self, blocks: list[Block], payer: str) -> None:
-        """Note that nobody holds these blocks any more, which `payer` alone held."""
+        """Note that `payer`, their only holder, releases these blocks."""
         payer_of = self._payer_of
         for block in blocks:
             del payer_of[block]
@@ -84,7 +83,7 @@ class Payers(Generic[Block]):
             self._change(payer, -len(blocks))
 
     def clear(self, blocks: Iterable[Block]) -> None:
-        """Note that nobody holds these blocks any more, whoever did."""
+        """Note that these blocks have no holders any more."""
         for block in blocks:
             self._several.pop(block, None)
             self._change(self._payer_of.pop(block), -1)

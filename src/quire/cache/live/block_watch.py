@@ -1,10 +1,10 @@
-"""Tells what has changed about each block since it was last asked, run-length coded.
+"""Reports the changed blocks since the last call, run-length coded.
 
-A block is told by a code: its `BlockState`, or from FIRST_SET on a set of holders, who are numbers
-that the caller gives. Tables are append-only, so that only their ends are looked at.
+The code of a block is its `BlockState`, or from FIRST_SET on a set of holders, which are numbers
+given by the caller. Tables are append-only, so only their ends are examined.
 
     codes    0  16 16 16  2  2  1  1  1  17        first all of them: (0, 1, 0), (1, 3, 16), ...
-    later    0  16 16 16  2  1  1  1  1  17        then what differs: (5, 1, 1)
+    later    0  16 16 16  2  1  1  1  1  17        then the differences: (5, 1, 1)
 """
 
 import re
@@ -21,7 +21,7 @@ FIRST_SET = 16
 HolderSet: TypeAlias = tuple[int, ...]
 _CHANGED = re.compile(rb"[^\0]+")
 MIN_SETS = 256
-"""So many sets are remembered whoever has gone."""
+"""The minimum number of remembered sets before those with departed holders are dropped."""
 NOBODY: HolderSet = ()
 _UNTOLD = -1
 
@@ -70,9 +70,8 @@ class BlockWatch:
         self._most_sets = MIN_SETS
 
     def changes(self, holders: Iterable[Holder]) -> BlockChanges:
-        """Return what has changed since the last call, at the first call all there is. `holders`
-        are all who hold blocks now; blocks of others are `HELD`.
-        """
+        """Return the changes since the last call; the first call returns the whole state. `holders`
+        are the current holders; blocks of others are `HELD`."""
         touched, present = set[int](), set[int]()
         for number, admission, table in holders:
             present.add(number)
@@ -98,13 +97,13 @@ class BlockWatch:
         return self._coded(touched)
 
     def _forget_sets(self, present: set[int]) -> None:
-        """Forget the codes of sets in which somebody is who has gone, now and then."""
+        """Forget, from time to time, the codes of sets with departed holders."""
         codes = self._set_codes
         self._set_codes = {each: codes[each] for each in codes if present.issuperset(each)}
         self._most_sets = 2 * len(self._set_codes) + MIN_SETS
 
     def _follow(self, number: int, admission: int, table: BlockTable, touched: set[int]) -> None:
-        """Take in what a table has got and given back since it was last seen."""
+        """Apply the blocks that a table has taken and released since the last call."""
         seen = self._seen.get(number)
         if seen is not None and seen.admission != admission:
             self._let_go(number, touched)
@@ -153,7 +152,7 @@ class BlockWatch:
         touched.update(block_ids)
 
     def _coded(self, block_ids: Iterable[int]) -> BlockChanges:
-        """Return the runs of those of the blocks whose code is another than was told."""
+        """Return the runs of blocks whose code has changed."""
         codes, states, holders = self._codes, self._states, self._holders
         changes = BlockChanges([], [])
         runs, first, end, last = changes.runs, 0, 0, _UNTOLD

@@ -28,8 +28,8 @@ from quire.cache.snapshot.digest_numbers import (
 )
 
 MAX_NUMBERED = 2
-"""Digests are numbered afresh once there are so many times more than blocks, beside those of live
-requests."""
+"""The ratio of numbered digests to blocks, beyond those of live requests, at which digests are
+numbered afresh."""
 
 
 class PoolSnapshot(NamedTuple):
@@ -137,7 +137,7 @@ def snapshot_table(cache: KVCache, table: BlockTable, numbers: DigestNumbers) ->
 
 
 def restore_cache(cache: KVCache, snapshot: CacheSnapshot, digests: NumberedDigests) -> None:
-    """Make a new cache, whose hash is that of `digests`, what the snapshot says."""
+    """Restore a new cache, which uses the hash of `digests`, from the snapshot."""
     contents = _Contents(snapshot.depths, cache._block_size, digests)
     _restore_pool(cache._pool, snapshot.pool, contents)
     if cache._host is not None and snapshot.host is not None:

@@ -1,9 +1,9 @@
-"""Numbers stand for the digests of blocks, so that a record of the cache tells which blocks were
-equal and nothing else of them.
+"""Numbers replace the digests of blocks, so that a record of the cache contains only which blocks
+were equal.
 
-All that the cache knows of tokens it knows by its hash function. A record of the numbers that the
-function answered, in their order, is therefore enough to repeat what the cache decided: a replay
-asks its own hash as often, and is answered with the same numbers.
+The cache depends on tokens only through its hash function. A record of the returned numbers in
+order is therefore enough to repeat its decisions: a replay calls its own hash as often, and gets
+the same numbers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ NO_KEY = -1
 
 
 class AskedAgain(Exception):
-    """The hash of a replay was asked more often than that of the record."""
+    """The hash of a replay was called more often than that of the record."""
 
 
 class DigestNumbers:
@@ -60,7 +60,7 @@ class DigestNumbers:
         self._answered = []
 
     def learn(self, chain: Iterable[bytes]) -> None:
-        """Number those digests of a whole chain that are not known any more."""
+        """Number the forgotten digests of a whole chain."""
         for depth, digest in enumerate(chain):
             if digest not in self._numbers and not self._is_stopped:
                 self._digest_size = len(digest)
@@ -128,12 +128,12 @@ class NumberedDigests:
         self._next = 0
 
     def give(self, runs: Sequence[int]) -> None:
-        """Give the answers to what is asked next, in runs."""
+        """Set the answers of the next calls, in runs."""
         self._answers, self._next = numbers_of(runs), 0
 
     @property
     def num_left(self) -> int:
-        """The number of answers that were given and not asked for."""
+        """The number of unused answers."""
         return len(self._answers) - self._next
 
     def key_of(self, key_number: int) -> NumberKey:
