@@ -234,7 +234,7 @@ class KVCache:
         return RecomputeCost(len(self._groups), self._block_size)
 
     def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:
-        """Return the recompute cost of releasing a request that has computed `num_computed` tokens."""
+        """Return the cost of recomputing the first `num_computed` tokens after a release."""
         return recompute_cost_of(table, self._pool, num_computed, self._block_size)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 1 << 30
 LAST_S = 1.0
-"""A last message waits so long for one that is being sent."""
+"""Seconds for which a last message waits for the current one."""
 _READ_BYTES = 1 << 18
 
 

@@ -301,7 +301,7 @@ def check_options(config: EngineConfig) -> None:
 
 
 def _check_ranks(config: EngineConfig) -> None:
-    """Check what goes with several ranks. Raises ValueError."""
+    """Raise ValueError for options that do not work with several ranks."""
     given = {
         "the model toy": config.model.model == TOY_MODEL,
         "--trust-remote-code": config.model.trust_remote_code,

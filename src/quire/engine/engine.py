@@ -43,15 +43,16 @@ class InFlightStep(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """The parts that an engine may have beside scheduler and runner: the prefix cache on disk, and
-    what closes all else that was opened with the engine."""
+    """The optional parts of an engine: the prefix cache on disk, and a function that closes
+    everything opened with the engine."""
 
     disk: DiskCache | None = None
     on_close: Sequence[Callable[[], None]] = ()
 
 
 WAIT_S = 0.01
-"""An engine whose requests all wait for grammars or a disk looks for messages this often."""
+"""The interval in which an engine receives messages while all requests wait for grammars or a disk.
+"""
 NOTHING = Beside()
 NO_STEP = StepOutput(0, 0, 0.0, [])
 
@@ -104,7 +105,7 @@ class Engine:
 
     @property
     def disk_stats(self) -> DiskStats | None:
-        """The accounts of the prefix cache on disk, None where there is none."""
+        """The statistics of the prefix cache on disk, None without one."""
         return None if self._disk is None else self._disk.stats
 
     @property
@@ -121,7 +122,7 @@ class Engine:
         return refusal
 
     def _add(self, new: NewRequest, resumed: Resumed | None) -> Refusal | None:
-        """Add a request, which waits until its grammar is compiled."""
+        """Add a request, which waits for its grammar, if it has one."""
         grammars, grammar = self._grammars, new.sampling.grammar
         if grammar and grammars is None:
             return Refusal(new.id, Reason.GRAMMAR_FAILED, "this engine has no grammars")
@@ -157,28 +158,27 @@ class Engine:
         self._scheduler.unpin(request_id)
 
     def charge(self, served: Mapping[str, float]) -> None:
-        """Charge tenants for what other engines have served them."""
+        """Charge tenants for their service in other engines."""
         self._scheduler.charge(served)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt is cached now; nothing is touched."""
+        """Return the prefix hit of a prompt, without touching any block."""
         return self._scheduler.probe(token_ids, sharing)
 
     def watch(self, interval_s: float | None) -> None:
-        """Begin to tell `LiveFrame`s, the first whole, so many seconds apart at least; with None
-        end that."""
+        """Start to produce `LiveFrame`s, the first complete, at least `interval_s` seconds apart;
+        None stops them."""
         in_flight = self._scheduler.in_flight
         self._live = None if interval_s is None else LiveTimer(in_flight, interval_s, self._clock)
 
     @property
     def live_wait_s(self) -> float | None:
-        """The seconds until there is a frame to tell though nothing is done; None where all that
-        is to be told was."""
+        """The seconds until the next frame of an idle engine; None if no frame is due."""
         return None if self._live is None else self._live.wait_s
 
     def take_live_frame(self, *, has_worked: bool) -> LiveFrame | None:
-        """Return what has changed since the last frame, if that is to be told now. `has_worked`
-        says whether anything was done since the last call."""
+        """Return the changes since the last frame, if a frame is due. `has_worked` is True if the
+        engine did anything since the last call."""
         return None if self._live is None else self._live.take(has_worked=has_worked)
 
     @property
@@ -187,7 +187,7 @@ class Engine:
         return self._scheduler.usage.is_running
 
     def take_usage(self) -> UsageUpdate:
-        """Return what was used since this was last called."""
+        """Return the usage since the last call."""
         return self._scheduler.usage.take(self._clock())
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
@@ -235,7 +235,7 @@ class Engine:
         return last if previous is None else output._replace(deltas=output.deltas + last.deltas)
 
     def _wait(self) -> None:
-        """Wait for what requests wait for, WAIT_S at most."""
+        """Wait at most WAIT_S for the grammars or loads of waiting requests."""
         if self._disk is not None and self._disk.wait(WAIT_S):
             return
         if self._grammars is not None:
@@ -267,7 +267,7 @@ class Engine:
         return ended
 
     def _released(self, delta: Delta | None) -> Delta | None:
-        """Let go of what was kept for a request that has ended."""
+        """Free the grammar and the loads of an ended request."""
         if self.running is not None and delta is not None:
             self.running.leave(delta.request_id)
         if delta is None or delta.finish is None:
@@ -280,7 +280,7 @@ class Engine:
         return delta
 
     def close(self) -> None:
-        """Close what was opened with the engine; no step may follow."""
+        """Close everything opened with the engine; no step may follow."""
         if self._grammars is not None:
             self._grammars.close()
         if self._disk is not None:

@@ -1,4 +1,5 @@
-"""Tells why an engine process ends with an error. It needs no torch, which may be what fails."""
+"""Classifies the errors that end an engine process. It does not import torch, because that import
+may be the error."""
 
 from enum import StrEnum
 

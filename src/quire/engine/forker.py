@@ -70,12 +70,12 @@ class Forker:
         self._imported: set[bool] = set()
         """The kinds of engines that are imported: True for toys, False for models."""
         self._told: dict[int, tuple[int, int]] = {}
-        """By the descriptor of an engine's process: its id, and the pipe."""
+        """The process id and the pipe of each engine, by the descriptor of its process."""
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
     def run(self) -> Birth | None:
-        """Return None when the server is gone, and in each engine what it is to be."""
+        """Return None when the server is gone, and in each engine its `Birth`."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd != self._control.fileno():
@@ -97,8 +97,8 @@ class Forker:
         return Request(msgspec.msgpack.decode(body, type=str), tuple(fds)) if body else None
 
     def _import(self, request: Request) -> None:
-        """Import what is not imported yet, and tell the server's end of the engine; also of an
-        error, which is raised."""
+        """Import the missing modules, and report the result, or an error, to the server; the error
+        is raised."""
         try:
             if request.fds:
                 self._say(request, Loading("imports", 0, 1))
@@ -118,7 +118,7 @@ class Forker:
             Channel(to_server).send(message)
 
     def _fork(self, request: Request) -> Birth | None:
-        """Fork an engine: return what it is to be there, and None here."""
+        """Fork an engine: return its `Birth` in the child, and None in the parent."""
         began_s, self._began_s = self._began_s, None
         try:
             pid = os.fork()
@@ -141,7 +141,7 @@ class Forker:
         return None
 
     def _close_all(self, told: int) -> None:
-        """Close, in an engine, what is its maker's."""
+        """Close the forker's descriptors in an engine."""
         self._control.close()
         os.close(told)
         for process_fd, (_, other) in self._told.items():
@@ -149,7 +149,7 @@ class Forker:
             os.close(other)
 
     def _bury(self, process_fd: int) -> None:
-        """Tell how an engine has ended."""
+        """Report the exit code of an ended engine."""
         self._poll.unregister(process_fd)
         pid, told = self._told.pop(process_fd)
         os.close(process_fd)

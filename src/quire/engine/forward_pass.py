@@ -1,4 +1,4 @@
-"""Computes the rows of a step; where that fails, in parts, until it is known who fails alone."""
+"""Computes the rows of a step; after a failure, in parts, until the failing request is isolated."""
 
 import logging
 import traceback
@@ -28,7 +28,7 @@ class ForwardOutput(NamedTuple):
 
 
 class _Computed(NamedTuple):
-    """A part of a step and its rows, None where its chunk has failed."""
+    """A part of a step and its rows, None if its chunk has failed."""
 
     batch: Batch
     rows: StepRows | None
@@ -112,14 +112,14 @@ class ForwardPass:
         return error
 
     def _cut(self, part: BatchPart, failure: StepFailure) -> tuple[BatchPart, BatchPart] | None:
-        """Return two parts of a part, None where it can be no smaller."""
+        """Return the two halves of a part, None for a single chunk."""
         if failure is StepFailure.OUT_OF_MEMORY and self.cuts_prompts:
             return cut_in_half(part)
         return cut_between_chunks(part)
 
 
 def _joined(computed: list[_Computed], vocab_size: int) -> StepRows:
-    """Return the rows of all parts, zeros where a part has none."""
+    """Return the rows of all parts, zeros for failed parts."""
     logits = [None if each.rows is None else each.rows.logits for each in computed]
     wanted = [each.batch.logits_indices for each in computed]
     states = [None if each.rows is None else each.rows.states for each in computed]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 ALIGNMENT = 16
-"""Each tensor begins at a multiple of so many bytes in the packed copy."""
+"""The alignment of each tensor in the packed copy, in bytes."""
 
 
 def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Imports what an engine needs and what is slow to import."""
+"""Imports the modules of an engine that are slow to import."""
 
 import logging
 from importlib import import_module

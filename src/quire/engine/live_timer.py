@@ -1,7 +1,5 @@
-"""Decides when an engine that is watched tells what it holds: so often while it works, and once
-more when its work is done; but more seldom where that would take more than a small part of its
-time.
-"""
+"""Decides when a watched engine produces a frame: at a fixed interval while it works, and once more
+when its work is done; less often if frames would take more than a small share of its time."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from quire.scheduler.live.live_watch import LiveWatch
 logger = logging.getLogger(__name__)
 
 MAX_SHARE = 0.008
-"""Frames take at most this part of the engine's time, but for the first, which is whole."""
+"""The maximum share of the engine's time for frames, except the first, which is complete."""
 
 
 class LiveTimer:
@@ -29,7 +27,7 @@ class LiveTimer:
 
     @property
     def wait_s(self) -> float | None:
-        """The seconds until there is something to tell; None where all was told."""
+        """The seconds until the next frame; None if no change is unreported."""
         is_to_come = self._is_stale and self._due_s < float("inf")
         return max(self._due_s - self._clock(), 0.0) if is_to_come else None
 

@@ -19,8 +19,8 @@ from quire.storage.network.counts import TransferStats
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
-    """Server to engine: schedule this request, `resumed` behind what an engine that has ended
-    handed out of its output."""
+    """Server to engine: schedule this request; `resumed` is the output that an ended engine had
+    delivered."""
 
     request: NewRequest
     resumed: Resumed | None = None
@@ -149,27 +149,27 @@ class EngineFacts(msgspec.Struct, frozen=True):
     experts: str = "none"
     """The kernels that compute the experts of a mixture of them, or none."""
     decode: str = "eager"
-    """The way steps of one token a request are launched: eager, with why, or cuda_graphs."""
+    """The launch of steps of one token per request: eager with the reason, or cuda_graphs."""
     prefill: str = "eager"
-    """The way other steps are launched: eager, with why, or cuda_graphs in pieces."""
+    """The launch of other steps: eager with the reason, or piecewise cuda_graphs."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
     left_out: tuple[str, ...] = ()
-    """The faster ways of computing the model that a check left out: each in a sentence, with why
-    and what it costs."""
+    """The optimizations that a check at load disabled, each in a sentence with the reason and the
+    cost."""
     async_scheduling: bool = False
-    """Whether a step is scheduled while the device computes the one before."""
+    """Whether steps overlap: a step is scheduled while the device computes the previous one."""
     is_causal: bool = True
-    """Whether a token sees those before it alone; an encoder reads texts whole."""
+    """Whether attention is causal; it is bidirectional in an encoder."""
     has_head: bool = True
     """Whether the model has a head that turns its states into tokens."""
     embeddings: EmbeddingFacts | None = None
-    """The way embeddings are made; None where the model gives none."""
+    """Facts of the embeddings; None if the model makes none."""
     scores: ScoreFacts | None = None
-    """The way pairs of texts are scored; None where the model scores none."""
+    """Facts of the scores of text pairs; None if the model scores none."""
     ranks: tuple[RankFacts, ...] = ()
-    """The ranks that the model is divided among; none where one process has all of it. The receipt
-    is then that of each."""
+    """The tensor parallel ranks; empty for a single process. With ranks, the receipt describes each
+    of them."""
 
     @property
     def num_ranks(self) -> int:
@@ -190,7 +190,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     """Engine to server: the last message before the process ends; `message` is for people, `kind`
-    tells what to do about it."""
+    for the server's reaction."""
 
     message: str
     kind: FailureKind = FailureKind.OTHER

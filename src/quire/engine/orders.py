@@ -1,6 +1,5 @@
-"""Orders to an engine, which are no requests. Each is a message that says how it is handed on to
-engines, and what one does with it: a new one is a class here and a method of the engine.
-"""
+"""Orders to an engine, as opposed to requests. Each is a message that knows its target engines and
+its effect: a new order is a class here and a method of the engine."""
 
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol, TypeAlias
@@ -43,8 +42,8 @@ class OrderBase(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResetPrefixCache(OrderBase, frozen=True, tag="reset_prefix_cache", array_like=True):
-    """Make what is cached now unfindable for later requests. `num_resets` in the next outputs tells
-    when it was done."""
+    """Make all cached blocks unfindable for later requests. `num_resets` in later outputs confirms
+    it."""
 
     wants_engine: ClassVar[bool] = True
     is_kept: ClassVar[bool] = True
@@ -54,7 +53,7 @@ class ResetPrefixCache(OrderBase, frozen=True, tag="reset_prefix_cache", array_l
 
 
 class Unpin(OrderBase, frozen=True, tag="unpin", array_like=True):
-    """Let the blocks be evicted that a request has pinned, if it has."""
+    """Unpin the blocks of a request, if it has pinned any."""
 
     request_id: str
 
@@ -63,8 +62,8 @@ class Unpin(OrderBase, frozen=True, tag="unpin", array_like=True):
 
 
 class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
-    """Tell `LiveFrame`s from now on, the first whole, `interval_s` seconds apart at least; with
-    None tell none any more."""
+    """Start to send `LiveFrame`s, the first complete, at least `interval_s` seconds apart; None
+    stops them."""
 
     is_for_one: ClassVar[bool] = True
 
@@ -75,8 +74,8 @@ class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
 
 
 class ServedElsewhere(OrderBase, frozen=True, tag="served_elsewhere", array_like=True):
-    """Charge tenants for what other engines of the model have served them, in prices over weights,
-    as if this one had."""
+    """Charge tenants for their service in other engines of the model, in prices over weights, as if
+    this engine had served them."""
 
     served: Mapping[str, float]
 
@@ -85,7 +84,7 @@ class ServedElsewhere(OrderBase, frozen=True, tag="served_elsewhere", array_like
 
 
 class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
-    """A question: what of a prompt is cached, for a request that would share so."""
+    """A question: the prefix hit of a prompt under these sharing terms."""
 
     token_ids: tuple[int, ...]
     sharing: SharingTerms
@@ -95,7 +94,7 @@ class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
         return engine.probe(self.token_ids, self.sharing)
 
     def best(self, answers: Iterable[PrefixProbe]) -> PrefixProbe:
-        """Return the answer of several engines: that of the one which has most of the prompt."""
+        """Return the longest prefix hit of several engines."""
         return max(answers, key=lambda each: each.num_cached)
 
 

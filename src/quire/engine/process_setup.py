@@ -1,4 +1,4 @@
-"""Sets up a process of an engine: its log, its name, and what ends it."""
+"""Sets up a process of an engine: its log, its name and its end with its parent."""
 
 import ctypes
 import faulthandler
@@ -65,8 +65,8 @@ def die_with_parent(parent_id: int) -> None:
 
 
 def has_other_threads() -> bool:
-    """Return whether this process has more threads than the one that asks: a fork has that alone,
-    and whatever the others held. True where the system does not tell."""
+    """Return whether this process has other threads, whose locks would stay held in a fork. True if
+    the system does not report threads."""
     try:
         return len(os.listdir("/proc/self/task")) > 1
     except OSError:

@@ -197,7 +197,7 @@ class Runner:
         self._extend(row, join.block_ids)
 
     def _sampling_state(self, join: NewRequestData, launched: LaunchedStep) -> SamplingState:
-        """Return what the request is sampled from; it fails where that cannot be built."""
+        """Return the sampling state of the request, which fails if the state cannot be built."""
         new, num_prompt_tokens = join.request, len(join.request.prompt_token_ids)
         context = ProcessorContext(
             new.sampling,

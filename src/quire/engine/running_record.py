@@ -65,8 +65,7 @@ def create_record() -> RunningRecord:
 
 
 class RunningRequests:
-    """The requests that the engine is at work on: those that the runner holds, and those that
-    are about to enter."""
+    """The active requests of the engine: those in the runner, and those about to enter."""
 
     def __init__(self, record: RunningRecord) -> None:
         self._record = record
@@ -88,7 +87,7 @@ class RunningRequests:
         self._write()
 
     def enter(self, request_id: str) -> None:
-        """Note that a request is taken in, or that what it wants is prepared."""
+        """Note that a request is added, or that its preparation is complete."""
         self._entering[request_id] = None
         self._write()
 

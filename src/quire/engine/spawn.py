@@ -1,6 +1,5 @@
-"""Processes of an engine, as those start that come first: modules of Quire in a session of their
-own, with what they are given.
-"""
+"""Starts the first processes of an engine: modules of Quire in a session of their own, with
+inherited descriptors."""
 
 import subprocess
 import sys

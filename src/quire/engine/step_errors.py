@@ -1,4 +1,4 @@
-"""Tells the errors of a step apart: memory that ran out, a device that is dead, anything else."""
+"""Classifies the errors of a step: out of memory, a dead device, or others."""
 
 import torch
 
@@ -8,7 +8,7 @@ from quire.scheduler.step import StepFailure
 
 
 def failure_of(error: Exception) -> StepFailure:
-    """Return what kind of failure an error of a step is."""
+    """Return the kind of failure of a step's error."""
     if isinstance(error, MemoryError):
         return StepFailure.OUT_OF_MEMORY
     lacks_memory = isinstance(error, RuntimeError) and is_out_of_memory(error)

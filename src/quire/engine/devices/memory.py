@@ -34,7 +34,7 @@ class DeviceMemory:
     own: int = 0
 
     def share(self, num_ranks: int) -> "DeviceMemory":
-        """Return what each of so many ranks has of the device."""
+        """Return the share of the device for each of `num_ranks` ranks."""
         return replace(self, total=self.total // num_ranks, available=self.available // num_ranks)
 
 
@@ -116,7 +116,7 @@ def _forget_peak() -> bool:
 
 
 def _resident_bytes(name: str) -> int:
-    """Return resident bytes: `VmRSS` are those of now, `VmHWM` those of the peak."""
+    """Return resident bytes: `VmRSS` now, `VmHWM` at the peak."""
     with suppress(OSError):
         for line in (PROCESS / "status").read_text().splitlines():
             if line.startswith(f"{name}:"):

@@ -1,4 +1,4 @@
-"""Decides where and how a model computes, and what of a machine one of several engines has."""
+"""Decides the device and dtype of a model, and the share of a machine for each of its engines."""
 
 from dataclasses import dataclass, replace
 
@@ -63,9 +63,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def own_part(config: EngineConfig) -> EngineConfig:
-    """Return the configuration of one of several engines with what is its own: of GPUs those that
-    follow what the engines before it have; of a CPU threads, and memory unless that of K and V is
-    given by itself. Raises ValueError where there are too few GPUs."""
+    """Return the configuration of one of several engines with its share: the GPUs after those of
+    earlier engines, or a part of the CPU's threads, and of its memory unless the KV size is fixed.
+    Raises ValueError if there are too few GPUs."""
     size = config.parallel.data_parallel_size
     if size == 1:
         return config

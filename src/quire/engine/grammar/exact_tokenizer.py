@@ -42,8 +42,8 @@ class TokenizerTable(NamedTuple):
 
 
 class ExactTokenizer:
-    """Gives the tokens of bytes as the model has them where these are exactly the bytes, else the
-    longest ones; none where no tokens are. Special tokens are never among them.
+    """Tokenizes bytes with the model's tokenizer if its tokens have exactly these bytes, otherwise
+    with the longest matching tokens, or with none if there are none. Special tokens are excluded.
 
     tokens: the bytes of each token of the model, empty where the tokenizer has no such token.
     """

@@ -1,6 +1,5 @@
-"""Grammars: only tokens that go on in the grammar are sampled, and where the grammar leaves no
-choice, tokens are decided without being sampled.
-"""
+"""Grammars: only tokens that the grammar allows are sampled, and if it allows a single
+continuation, its tokens are forced without sampling."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -87,7 +86,7 @@ class GrammarProcessor:
             self._forced.clear()
 
     def _go_on(self, token_id: int) -> None:
-        """Find the tokens that are forced after one that the grammar has taken."""
+        """Find the forced tokens after an accepted token."""
         if self._forced and self._forced[0] == token_id:
             self._forced.popleft()
         else:

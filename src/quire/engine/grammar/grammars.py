@@ -103,7 +103,7 @@ class Grammars:
             self._compiled.pop(grammar).cancel()
 
     def wait(self, seconds: float) -> None:
-        """Wait until a grammar is compiled, for at most so many seconds."""
+        """Wait for at most `seconds` until a grammar is compiled."""
         wait(self._waiting.values(), seconds, FIRST_COMPLETED)
 
     def take_compiled(self) -> list[CompiledRequest]:

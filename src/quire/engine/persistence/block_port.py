@@ -18,7 +18,7 @@ from quire.scheduler.prefix_waits import Loads
 
 @dataclass(frozen=True, slots=True)
 class BlockPort:
-    """Takes blocks of the prefix cache in, and reads those that are there."""
+    """Writes blocks into the prefix cache, and reads cached ones."""
 
     cache: KVCache
     transfers: Transfers

@@ -14,9 +14,8 @@ from quire.storage.network.counts import TransferStats
 
 
 class DiskCache:
-    """Writes what enters the prefix cache behind, and loads what prompts begin with: from the
-    folder, and what that lacks from other engines. `root` is the parent's digest of every first
-    block."""
+    """Writes new blocks of the prefix cache in the background, and loads prefixes of prompts from
+    the folder or from other engines. `root` is the parent digest of every first block."""
 
     def __init__(
         self, stores: Stores, port: BlockPort, root: bytes, clock: Callable[[], float]
@@ -51,11 +50,11 @@ class DiskCache:
 
     @property
     def transfer_stats(self) -> TransferStats | None:
-        """The accounts of what engines send each other, None where they do not."""
+        """The statistics of KV transfer, None without it."""
         return self._stores.transfer_stats
 
     def begin(self, request_id: str) -> None:
-        """Let a request that was just accepted wait where a store has what it begins with."""
+        """Let a new request wait if a store has further blocks of its prefix."""
         asked = self._loads.chain_of(request_id)
         if asked is not None:
             self._chains[request_id], _ = asked
@@ -75,7 +74,7 @@ class DiskCache:
             self._writer.drop(keys)
 
     def before_step(self, *, is_idle: bool) -> None:
-        """Take in what was read, and copy out what is new: at once if the engine `is_idle`."""
+        """Add the loaded blocks, and copy new blocks out: immediately if the engine `is_idle`."""
         for loading in self._loadings:
             if loading.is_loading:
                 loading.take_in()
@@ -103,7 +102,7 @@ class DiskCache:
             self._stores.transfer.peers.reset()
 
     def close(self) -> None:
-        """Write what is queued, for a moment at most, and stop."""
+        """Write queued blocks for a short time, and stop."""
         self._unsaved.flush(is_idle=True)
         for loading in self._loadings:
             loading.close()
@@ -116,13 +115,13 @@ class DiskCache:
             self._writer.renew(content)
 
     def _go_on(self, request_id: str) -> None:
-        """Load what the folder does not have from other engines."""
+        """Load blocks from other engines that the folder lacks."""
         for loading in self._loadings[1:]:
             loading.begin(request_id)
 
 
 def _renew_nothing(content: Content) -> None:
-    """Leave it to other engines what is of use to them."""
+    """Offer the blocks to other engines."""
 
 
 def _do_nothing(request_id: str) -> None:

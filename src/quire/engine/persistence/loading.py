@@ -156,7 +156,7 @@ class Loading:
         self._port.loads.begin(request_id, self._kind)
 
     def take_in(self) -> None:
-        """Take in what was read, and let the requests go on whose loads have ended."""
+        """Add the loaded blocks, and let requests with finished loads continue."""
         now = self._clock()
         end_s = now + TAKE_IN_S
         for load in tuple(self._under_way):
@@ -174,12 +174,12 @@ class Loading:
         self._begin_parts()
 
     def wait(self, seconds: float) -> None:
-        """Wait until a part is read, for at most so many seconds."""
+        """Wait for at most `seconds` until a part is read."""
         firsts = [load.parts[0].read for load in self._under_way if load.parts]
         wait(firsts, seconds, FIRST_COMPLETED)
 
     def stop(self) -> None:
-        """Load nothing more of what is under way; the requests go on."""
+        """Stop all loads; their requests continue."""
         for load in tuple(self._under_way):
             load.stop()
             self._end(load, is_over=True)
@@ -260,8 +260,8 @@ class Loading:
             load.stop()
 
     def _end(self, load: _Load, *, is_over: bool = False) -> None:
-        """Let the requests of a load go on. Those that waited beside the first may find more to
-        load, unless all `is_over`."""
+        """Let the requests of a load continue. Those that waited for another's load may load more,
+        unless `is_over`."""
         self._under_way.remove(load)
         if load.num_bytes:
             seconds = load.read_s / NUM_THREADS + load.take_in_s

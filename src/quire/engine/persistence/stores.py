@@ -18,10 +18,10 @@ class Stores(NamedTuple):
 
     @property
     def is_offered(self) -> bool:
-        """Whether other engines may ask for what is in the folder."""
+        """Whether other engines may fetch blocks of the folder."""
         return self.transfer is not None and self.transfer.listener is not None
 
     @property
     def transfer_stats(self) -> TransferStats | None:
-        """The accounts of what engines send each other, None where they do not."""
+        """The statistics of KV transfer, None without it."""
         return None if self.transfer is None else self.transfer.stats

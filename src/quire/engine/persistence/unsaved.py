@@ -21,9 +21,9 @@ from quire.storage.disk.block_header import BlockIdentity, identity_of
 from quire.storage.disk.write_behind import UnsavedBlock
 
 PATIENCE_S = 0.25
-"""Blocks wait so long for others, so that a step copies many or none."""
+"""Seconds that a block waits for others, so that a step copies many blocks or none."""
 OFFERED_PATIENCE_S = 0.01
-"""The same where other engines are told of them, whose prompts may begin with them at once."""
+"""The same with KV transfer, where other engines may need the blocks at once."""
 COPY_S = 0.001
 """A device copies some megabytes in about so long."""
 MAX_COPIED = 2
@@ -70,7 +70,7 @@ class Unsaved:
         return bool(self._waiting or self._copied)
 
     def wait(self, seconds: float) -> None:
-        """Wait until `flush` can go on, for at most so many seconds."""
+        """Wait for at most `seconds` until `flush` can continue."""
         if self._copied:
             time.sleep(min(seconds, COPY_S))
         elif self._waiting:
@@ -89,7 +89,7 @@ class Unsaved:
             self._store.counts.add(num_dropped=1)
 
     def flush(self, *, is_idle: bool) -> None:
-        """Copy some of the blocks that wait, and write those that are copied."""
+        """Copy some waiting blocks, and write copied ones."""
         while self._copied and self._copied[0].mark.is_reached:
             self._write(self._copied.popleft())
         if not self._waiting or len(self._copied) >= MAX_COPIED:
@@ -103,7 +103,7 @@ class Unsaved:
             self._copy(self._max_rows())
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Forget those of these blocks that wait."""
+        """Forget these blocks, if they wait."""
         for key in keys:
             self._waiting.pop(key, None)
 
@@ -117,7 +117,7 @@ class Unsaved:
         return min(self._writer.room // rows.row_bytes, rows.max_rows)
 
     def _copy(self, max_rows: int) -> None:
-        """Copy the oldest blocks that wait to rows; count those that are gone."""
+        """Copy the oldest waiting blocks to rows; count evicted ones."""
         block_ids: list[int] = []
         blocks: list[tuple[BlockIdentity, Content]] = []
         num_gone = 0

@@ -183,7 +183,7 @@ def _follow(channel: Channel, rank: int, platform: Platform) -> int:
 
 
 def _set_up_own_log(config: TracingConfig, rank: int) -> None:
-    """Let lines of the log have the rank's name; what all ranks tell alike is told by rank 0."""
+    """Add the rank's name to log lines; messages common to all ranks are logged by rank 0 only."""
     level = LogLevel.DEBUG if config.log_level is LogLevel.DEBUG else LogLevel.WARNING
     name = f"{config.log_name} rank {rank}"
     set_up_log(replace(config, log_level=level, log_name=name))

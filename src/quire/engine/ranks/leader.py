@@ -25,14 +25,13 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer", Loaded, Measured)
 
 SAME_ERROR_S = 1.0
-"""An error that a follower tells is left to rank 0 for so long, which may be about to tell the
-same."""
+"""Seconds that an error of a follower waits, because rank 0 may report the same one."""
 LOSS_S = 2.0
-"""A call that fails in rank 0 waits so long for the reason, which may be a rank that is lost."""
+"""Seconds that a failed call in rank 0 waits for the reason, which may be a lost rank."""
 END_S = 5.0
-"""A follower that has failed or closed its socket is killed after so long."""
+"""Seconds after which a follower that has failed or closed its socket is killed."""
 CLOSE_S = 0.5
-"""One that is asked to end is killed after so long: it may wait for this rank."""
+"""Seconds after which a terminating follower is killed, because it may wait for this rank."""
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -118,7 +117,7 @@ class Leader:
             each.socket.close()
 
     def _watch(self, index: int) -> None:
-        """Take what a follower tells until it ends, then tell how."""
+        """Receive a follower's messages until it ends, then report its end."""
         started = self._started[index]
         failed = self._receive(index)
         if failed is not None:
@@ -163,7 +162,7 @@ def _ended(started: StartedRank, patience_s: float) -> int:
 
 
 def _end_of(code: int) -> tuple[str, FailureKind]:
-    """Return what an exit code tells, and the kind of failure that it is."""
+    """Return the meaning of an exit code, and its kind of failure."""
     if code >= 0:
         return f"the process has ended with exit code {code}", FailureKind.OTHER
     name = signal.Signals(-code).name

@@ -58,8 +58,8 @@ class LeadingModel:
         device: GraphDevice,
         on_progress: Callable[[str, int, int], None],
     ) -> tuple["LeadingModel", RecordedSteps]:
-        """Capture steps on all ranks, here by `device`, and return the model with them and what
-        this rank tells of them. Raises RanksFailed."""
+        """Capture steps on all ranks, here with `device`, and return the model with the captures
+        and this rank's report. Raises RanksFailed."""
         assert isinstance(self.model, HFModel), "steps are captured once"
         with self.leader.together():
             self.leader.tell(Record(plan))

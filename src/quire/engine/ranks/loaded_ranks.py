@@ -19,7 +19,7 @@ from quire.models.parallel.group import RankGroup
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """The ranks that follow this one; `loaded` is what each of them has."""
+    """The following ranks; `loaded` has the facts of each."""
 
     leader: Leader
     group: RankGroup
@@ -53,7 +53,7 @@ class LoadedRanks:
         return LeadingModel(model, others.leader, others.group)
 
     def memories(self) -> Memories:
-        """Return what each rank has of its device, and of the host."""
+        """Return the device and host memory of each rank."""
         device, num_ranks = self.local.device, self.num_ranks
         memory, host = self.platform.measure(device), measure(torch.device("cpu")).share(num_ranks)
         if memory.is_host:
@@ -68,7 +68,7 @@ class LoadedRanks:
         return [each.memory for each in self.others.leader.answers(Measured)]
 
     def facts(self, block_bytes: int, num_blocks: int) -> tuple[RankFacts, ...]:
-        """Return what each rank holds; nothing where there is one alone."""
+        """Return the facts of each rank; empty for a single rank."""
         if self.others is None:
             return ()
         held = [(str(self.local.device), self.local.weight_bytes)]

@@ -1,4 +1,4 @@
-"""Loads the part of a model that one rank has."""
+"""Loads the shard of a model for one rank."""
 
 from quire.engine.config import ModelConfig
 from quire.engine.devices.placement import Placement

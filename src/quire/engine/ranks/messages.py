@@ -68,7 +68,7 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure", array_like=True):
-    """Rank 0 to another: tell the memory of your device."""
+    """Rank 0 to another: report the memory of the device."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):

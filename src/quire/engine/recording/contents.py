@@ -40,7 +40,7 @@ _TAG = Scheduled.__struct_config__.tag
 
 
 def contents_of(segments: Iterable[bytes]) -> list[Contents]:
-    """Return the contents of those segments of a ring of which at least the beginning is whole."""
+    """Return the contents of the segments in a ring whose beginning is complete."""
     return [contents for data in segments if (contents := _contents(data)) is not None]
 
 

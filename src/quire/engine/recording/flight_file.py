@@ -20,7 +20,7 @@ MAGIC = b"quire-flight-record\n"
 FORMAT = 3
 SUFFIX = ".flight"
 MAX_FILES = 16
-"""So many files of each kind are kept in a folder; the oldest goes first."""
+"""The maximum number of files of each kind in a folder; the oldest is deleted first."""
 _ASKED = "-asked"
 _LENGTH_BYTES = 4
 _CHUNK_BYTES = 1 << 16
@@ -101,7 +101,7 @@ def load_file(path: Path) -> FlightFile:
 
 
 def read_file(data: bytes) -> FlightFile:
-    """Return what a file holds. Raises FlightFileError for what is none."""
+    """Return the content of a file. Raises FlightFileError for other files."""
     if not data.startswith(MAGIC):
         raise FlightFileError("this is no file of a flight recorder")
     body = next(bodies(data[len(MAGIC) :]), None)

@@ -31,13 +31,13 @@ WHOLE_EVERY = 17
 """Prime to the sizes of blocks, so that in the course of a block each request is met as it gets
 one."""
 SAME = ""
-"""The answer of `apply` where the scheduler answered as it is recorded."""
+"""The answer of `apply` if the scheduler answered as recorded."""
 _SCORE = TokenLogprobs(PLAIN_TOKEN, 0.0, ())
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
-    """A request that was handed over, and the reason why it was refused, if it was."""
+    """A submitted request, and the reason of its refusal, if it was refused."""
 
     arrival: Arrival
     now: float
@@ -55,8 +55,8 @@ class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 
 class ResumedHere(msgspec.Struct, frozen=True, tag=8, array_like=True):
-    """A request that an engine which has ended had accepted, and how far its output was;
-    `last_token` says what the last of it means."""
+    """A request that an ended engine had accepted, and the length of its output; `last_token` is
+    the kind of its last token."""
 
     arrival: Arrival
     num_output_tokens: int
@@ -153,7 +153,7 @@ class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
 
 
 class LoadBegun(msgspec.Struct, frozen=True, tag=11, array_like=True):
-    """A request waits for what is read from a slower store."""
+    """A request waits for blocks from a slower store."""
 
     request_id: str
     source: LoadSource
@@ -165,7 +165,7 @@ class LoadBegun(msgspec.Struct, frozen=True, tag=11, array_like=True):
 
 
 class LoadEnded(msgspec.Struct, frozen=True, tag=12, array_like=True):
-    """A request waits no more; so many tokens were loaded for it."""
+    """A request waits no more, with `num_tokens` loaded tokens."""
 
     request_id: str
     num_tokens: int
@@ -256,7 +256,7 @@ class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
         )
 
     def _result(self, step: Step) -> StepResult:
-        """Return a result whose tokens mean what the recorded ones meant."""
+        """Return a result whose tokens have the recorded kinds."""
         forced = {id: (PLAIN_TOKEN,) * num_tokens for id, num_tokens in self.forced.items()}
         first: dict[str, int] = {}
         for token_id, ends in ((END_TOKEN, self.ended), (STOP_TOKEN, self.stopped)):
@@ -309,8 +309,8 @@ Record: TypeAlias = SegmentStart | Input
 
 
 def checksum_of(step: Step, usage: BlockUsage) -> int:
-    """Return a checksum of what the scheduler and the cache decided in a step, with the blocks by
-    state after it: of all of it, but for most steps that merely go on (`_is_whole`)."""
+    """Return a checksum of the decisions of scheduler and cache in a step, with the blocks by state
+    after it: complete, except for most pure decode steps (`_is_whole`)."""
     counts = step.number, len(step.chunks), step.num_tokens, usage
     if not _is_whole(step):
         return crc32(_ENCODER.encode(counts))
@@ -320,9 +320,9 @@ def checksum_of(step: Step, usage: BlockUsage) -> int:
 
 
 def _is_whole(step: Step) -> bool:
-    """Return whether the checksum covers each chunk. Where each of the running decodes one token,
-    nobody came or left, and no block is copied, the chunks follow from those of the step before;
-    so they are held against the record in one such step of WHOLE_EVERY."""
+    """Return whether the checksum covers each chunk. In a pure decode step without new or finished
+    requests and block copies, the chunks follow from the previous step; they are compared in one of
+    WHOLE_EVERY such steps."""
     return (
         step.num_tokens != len(step.chunks)
         or step.number % WHOLE_EVERY == 0
@@ -331,7 +331,7 @@ def _is_whole(step: Step) -> bool:
 
 
 def finishes_of(deltas: list[Delta]) -> int:
-    """Return a checksum of who ended and how, 0 where nobody did."""
+    """Return a checksum of the ended requests and their reasons, 0 without any."""
     ended = [
         (each.request_id, finish.reason, finish.num_output_tokens, finish.num_cached_tokens)
         for each in deltas

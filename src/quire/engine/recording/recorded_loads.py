@@ -15,7 +15,7 @@ from quire.scheduler.request import Request
 
 
 class RecordedLoads(Loads):
-    """Loads as any others, of which a recorder is told."""
+    """Loads that also notify a recorder."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RecordedLoads(Loads):
 
 
 class RecordedTransfers(Transfers):
-    """Transfers as any others, of which a recorder is told."""
+    """Transfers that also notify a recorder."""
 
     def __init__(self, recorder: FlightRecorder, transfers: Transfers) -> None:
         super().__init__(transfers._finder, transfers._log)

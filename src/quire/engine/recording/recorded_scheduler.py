@@ -1,4 +1,4 @@
-"""A scheduler whose inputs are recorded, each with what it answered."""
+"""A scheduler whose inputs and answers are recorded."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,5 @@
-"""The flight recorder writes what goes into the scheduler to a ring, in segments that begin with a
-snapshot, so that each can be replayed without those before it.
-"""
+"""The flight recorder writes the scheduler's inputs to a ring, in segments that begin with a
+snapshot, so that each can be replayed without the earlier ones."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -83,7 +82,7 @@ class FlightRecorder:
             self._break("a snapshot failed")
 
     def write(self, record: Input) -> None:
-        """Write an input to the segment; what does not fit ends it."""
+        """Write an input to the segment, which ends if the input does not fit."""
         if not self._is_open:
             return
         try:

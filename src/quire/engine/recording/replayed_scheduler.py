@@ -1,4 +1,4 @@
-"""A scheduler and a cache that go on from where a segment of a record begins."""
+"""A scheduler and a cache that continue from the beginning of a segment."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class ReplayedScheduler:
 
 
 def shape_of(config: CacheConfig) -> CacheShape:
-    """Return what a record keeps of a cache's configuration."""
+    """Return the recorded part of a cache's configuration."""
     return CacheShape(
         config.num_blocks,
         config.block_size,
@@ -76,7 +76,7 @@ def shape_of(config: CacheConfig) -> CacheShape:
 
 
 def under_way(steps: Iterable[Step]) -> tuple[StepUnderWay, ...]:
-    """Return what a record keeps of steps under way."""
+    """Return the recorded part of steps in flight."""
     return tuple(
         StepUnderWay(
             step.number,
@@ -90,7 +90,7 @@ def under_way(steps: Iterable[Step]) -> tuple[StepUnderWay, ...]:
 
 
 def restored(start: SegmentStart) -> ReplayedScheduler:
-    """Return a scheduler that goes on where the segment begins."""
+    """Return a scheduler that continues from the beginning of the segment."""
     shape = start.cache
     digests = NumberedDigests(len(shape.groups))
     cache = KVCache(

@@ -71,7 +71,7 @@ class RingWriter:
         _SLOT_HEAD.pack_into(self._memory, self._start, self._number, self._length)
 
     def close(self) -> None:
-        """Let go of the memory; what was written stays for others."""
+        """Release the memory; its content stays for other processes."""
         self._memory.close()
 
 

@@ -132,8 +132,8 @@ def edits_in_order(
 def edits_on_cpu(
     logits: Tensor, rows: Sequence[SamplingState]
 ) -> tuple[LogitEdits | None, TokenMasks | None]:
-    """Return what the C++ sampler takes for `rows`: None for what no row has. `logits` are
-    [len(rows), vocab_size] on the CPU, of any float type."""
+    """Return the arguments of the C++ sampler for `rows`: None for edits that no row has. `logits`
+    are [len(rows), vocab_size] on the CPU, of any float type."""
     batched = batch_edits(rows, logits.shape[1])
     if batched is None:
         return None, None

@@ -127,7 +127,7 @@ class LogitsProcessor(Protocol):
         """Take the token that was sampled and appended to the request."""
 
     def edit(self, edits: RowEdits) -> None:
-        """Put into `edits` what changes for the next token. It may be asked more than once."""
+        """Add the changes for the next token to `edits`. It may be called more than once."""
 
 
 class TokenConstraint(LogitsProcessor, Protocol):
@@ -139,7 +139,7 @@ class TokenConstraint(LogitsProcessor, Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the output is not what it must be, so that the request ends with an error."""
+        """Whether the output is invalid, so that the request ends with an error."""
 
 
 ProcessorBuilder = Callable[[ProcessorContext], LogitsProcessor | None]

@@ -12,7 +12,7 @@ from quire.engine.sampling.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
 
 MAX_COMPARED = 2**22
-"""Logits that are compared at once where ranks are counted."""
+"""The number of logits that are compared at once to count ranks."""
 
 
 class Scores(NamedTuple):
@@ -34,7 +34,7 @@ class Scores(NamedTuple):
 
 
 def unpack_scores(numbers: Tensor, num_rows: int) -> Scores:
-    """Return the scores of `num_rows` rows from what `pack` returned."""
+    """Return the scores of `num_rows` rows from the result of `pack`."""
     num_tops = (len(numbers) - num_rows) // 2
     logprobs, top_ids, top_logprobs = torch.split(numbers, [num_rows, num_tops, num_tops])
     num_top = num_tops // max(num_rows, 1)

@@ -19,8 +19,8 @@ from quire.scheduler.request import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PendingTokenLogits:
-    """Logits on their way to the host: those of the tokens that rows name, one row after another,
-    then those of the rows' sampled tokens; float64.
+    """Logits on their way to the host: of the tokens requested by each row, one row after another,
+    then of the rows' sampled tokens; float64.
 
     token_ids: those that each row names, by the row's index.
     """

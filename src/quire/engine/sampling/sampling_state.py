@@ -60,7 +60,7 @@ class SamplingState:
         return tuple(self.token_ids[first:])
 
     def edits(self, vocab_size: int) -> RowEdits:
-        """Return what the processors change for the next token."""
+        """Return the edits of the processors for the next token."""
         edits = RowEdits(vocab_size)
         for processor in self.processors:
             processor.edit(edits)

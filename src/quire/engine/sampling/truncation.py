@@ -73,7 +73,7 @@ def sample_top_k(slab: Slab, params: RowParams, max_top_k: int) -> Tensor:
 
 
 def sample_min_p(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
-    """Sample where only min_p removes tokens. Return ids [rows]."""
+    """Sample rows in which only min_p removes tokens. Return ids [rows]."""
     weights = weigh_likely(slab, params.temperature, _min_p_logit(slab, params), space)
     sums = weights.sum(-1, dtype=torch.float64)
     tiles = pick(sums, points_of(sums, params.noise))

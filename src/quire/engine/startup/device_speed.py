@@ -18,7 +18,7 @@ MIN_BYTES, MAX_BYTES = 1 << 20, 1 << 28
 """The least and most bytes of weights that are read: as many as the model's, so that caches help as
 they do when it is served."""
 MANY_ROWS = 256
-"""At so many rows products are about as fast as they get."""
+"""The number of rows at which products reach about their peak rate."""
 MEASURE_S = 1.0
 """Each of the two is measured for so long, and the fastest time counts, since others use the
 machine too."""

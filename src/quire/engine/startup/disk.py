@@ -27,7 +27,8 @@ from quire.storage.disk.write_behind import WriteBehind
 logger = logging.getLogger(__name__)
 
 SCAN_S = 1.0
-"""A start waits so long for the list of what is there; a larger folder is listed beside serving."""
+"""Seconds that a start waits for the list of the folder; a larger folder is listed beside serving.
+"""
 
 
 UNUSABLE = frozenset(
@@ -36,7 +37,7 @@ UNUSABLE = frozenset(
         *(errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
     )
 )
-"""Errors that somebody must do something about: a start says so."""
+"""Errors that need an operator: they end the start with a message."""
 
 
 class OpenedDisk(NamedTuple):
@@ -68,7 +69,7 @@ def check_folder(flag: str, folder: str) -> None:
 
 
 def staging_bytes(config: MemoryConfig, row_bytes: int, *, is_host: bool) -> int:
-    """Return what rows on their way take of a device that is not the host."""
+    """Return the device bytes of rows in transit, if the device is not the host."""
     if config.prefix_cache_dir is None or is_host or not row_bytes:
         return 0
     return staging_rows(row_bytes) * row_bytes

@@ -77,7 +77,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _digest_by_identity(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return what a file is identified by, and the digest of its content."""
+    """Return the identity of a file, and the digest of its content."""
     status = path.stat()
     times = (status.st_mtime_ns, status.st_ctime_ns)
     identity = json.dumps(

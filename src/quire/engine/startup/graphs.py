@@ -1,4 +1,4 @@
-"""Records CUDA graphs of an engine's steps where the configuration asks for them and the model and
+"""Captures CUDA graphs of an engine's steps, if the configuration asks for them and the model and
 its attention allow it."""
 
 from typing import NamedTuple

@@ -102,8 +102,8 @@ def plan_kv(
 def solve_kv(
     layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, memory: AvailableMemory
 ) -> Solution:
-    """Return what fits, whether or not a request of `max_model_len` does. Raises TooLittleMemory,
-    but never where a larger footprint would fit."""
+    """Return the plan that fits, whether or not a request of `max_model_len` does. Raises
+    TooLittleMemory, but never if a larger footprint would fit."""
     size = footprint.block_size
     given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.max_step_tokens)
     useful = memory.useful_blocks(layout, limits, size)

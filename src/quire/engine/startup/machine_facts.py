@@ -1,4 +1,4 @@
-"""Tells what this machine has for an engine: torch, its GPUs, and the kernels that would run."""
+"""Reports the facts of this machine: torch, its GPUs, and the kernels that an engine would run."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

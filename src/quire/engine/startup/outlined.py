@@ -117,7 +117,7 @@ def _is_float32_on_gpu(device: OutlinedDevice, stored: torch.dtype | None) -> bo
 
 
 def _placement(config: EngineConfig, device: OutlinedDevice) -> Placement:
-    """Return where and how the model computes. Raises ValueError for what cannot be had there."""
+    """Return the device and dtype of the model. Raises ValueError if they are not available."""
     if device.gpu is None:
         placement = choose_placement(config.model)
         prepare_threads_and_device(placement.device, config.model)

@@ -12,7 +12,7 @@ from quire.engine.startup.kv_plan import Limits, Reasons
 def memory_facts(
     capacity: KVCapacity, limits: Limits, reasons: Reasons, *, kv_dtype: str
 ) -> MemoryFacts:
-    """Return what the server needs to know about memory."""
+    """Return the memory facts for the server."""
     layout = capacity.layout
     return MemoryFacts(
         kv_dtype=kv_dtype,
@@ -108,7 +108,7 @@ def _why_kept_whole(layout: Layout) -> str:
 
 
 def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]:
-    """Yield the facts of the group's layers, those together that see alike."""
+    """Yield the facts of the group's layers, by attention pattern."""
     kinds = Counter(
         ("latent" if layout.token_kvs[tensor].is_latent else str(seen.attention_type), seen.size)
         for tensor, seen in enumerate(map(group.seen_by, range(len(group.layers))))

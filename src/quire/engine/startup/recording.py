@@ -1,4 +1,4 @@
-"""Builds the scheduler of an engine and its cache, recorded and traced where that is asked for."""
+"""Builds the scheduler and the cache of an engine, with recording and tracing if configured."""
 
 import logging
 import os

@@ -59,7 +59,7 @@ def largest_step(limits: Limits) -> int:
 
 
 def step_limits(limits: Limits) -> StepLimits:
-    """Return what bounds the scratch of every step."""
+    """Return the bounds of the scratch memory of every step."""
     return StepLimits(limits.max_model_len, limits.max_num_seqs, limits.max_step_tokens)
 
 
@@ -130,7 +130,7 @@ class Sizing:
     def receipt(
         self, footprint: Footprint, plan: KVPlan, memory: DeviceMemory, weight_bytes: int
     ) -> tuple[ReceiptLine, ...]:
-        """Return the memory receipt, beside `weight_bytes` of weights."""
+        """Return the memory receipt, with `weight_bytes` of weights."""
         return (
             ReceiptLine("device", memory.total),
             ReceiptLine("weights", weight_bytes),

@@ -52,7 +52,7 @@ class Start:
 
 
 def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:
-    """Return whether steps overlap: as configured, else where the host is idle while the device
+    """Return whether steps overlap: as configured, otherwise if the host is idle while the device
     computes."""
     if config.async_scheduling is None:
         return device.type != "cpu"

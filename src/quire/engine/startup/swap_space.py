@@ -36,7 +36,7 @@ class SwapSpace:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the blocks: what is taken of the host."""
+        """The host bytes of the blocks."""
         return self.num_blocks * self.block_bytes
 
     @property

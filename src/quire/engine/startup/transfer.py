@@ -1,4 +1,4 @@
-"""Opens what an engine offers to others and asks of them, if that is configured."""
+"""Opens the listener and the peers of KV transfer, if configured."""
 
 from pathlib import Path
 
@@ -61,14 +61,14 @@ def open_transfer(config: MemoryConfig, store: BlockStore, fingerprint: bytes) -
 
 
 def _addresses(config: MemoryConfig) -> tuple[Address | None, tuple[Address, ...]]:
-    """Return where the engine listens, and its peers."""
+    """Return the listening address and the peers."""
     given = config.kv_transfer_listen
     listen = None if given is None else parse_address(given)
     return listen, tuple(map(parse_address, config.kv_transfer_peers))
 
 
 def _secret(config: MemoryConfig) -> bytes:
-    """Return the secret; it is empty where engines of one machine need none."""
+    """Return the secret; empty if all engines are on this machine and none is given."""
     path = config.kv_transfer_secret_file
     if path is None:
         return b""

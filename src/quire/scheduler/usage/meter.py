@@ -23,7 +23,7 @@ TELL_ALL_NS = NS_PER_S
 
 @dataclass(slots=True)
 class Occupied:
-    """The current use of a tenant, and for each kind the offset of its use since the last report."""
+    """The current use of a tenant, and by kind the offset of its use since the last report."""
 
     num_blocks: int = 0
     num_host_blocks: int = 0
@@ -67,7 +67,8 @@ class UsageMeter:
             self._now_ns = max(self._now_ns, round(now * NS_PER_S))
 
     def take(self, now: float) -> UsageUpdate:
-        """Return the usage since the last call. Continuing use is reported at most once per second."""
+        """Return the usage since the last call. Continuing use is reported once per second at most.
+        """
         self.advance(now)
         if self._device or self._waiting or self._host:
             self._date_changes()

@@ -68,5 +68,5 @@ def key_in(entry: memoryview) -> bytes:
 
 
 def digest_of_keys(keys: Sequence[bytes]) -> bytes:
-    """Return 16 bytes that tell these keys, in this order, from others."""
+    """Return a digest of 16 bytes of these keys in this order."""
     return sha256(b"".join(keys)).digest()[:16]

@@ -15,7 +15,7 @@ class Accounts(Protocol):
 StatsT = TypeVar("StatsT", bound=Accounts)
 
 GAUGES = frozenset(("num_blocks", "num_bytes", "is_paused"))
-"""The fields that tell of the moment."""
+"""The fields that are gauges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DiskStats:
     is_paused: bool = False
 
     def after(self, before: "DiskStats") -> "DiskStats":
-        """Return these accounts with what was done `before` added."""
+        """Return these statistics with the counters of `before` added."""
         return summed(before, self, GAUGES)
 
 

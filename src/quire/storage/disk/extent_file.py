@@ -59,7 +59,7 @@ class Extent:
         return HEAD_BYTES + position * self.entry_bytes
 
     def row_offset(self, position: int) -> int:
-        """Return where the row of a block begins."""
+        """Return the offset of a block's row."""
         return self.entry_offset(len(self.keys)) + position * self.row_bytes
 
 
@@ -171,7 +171,7 @@ def is_whole(block: Block, entry: bytes) -> bool:
 
 
 def erase_blocks(path: str, extent: Extent, positions: Sequence[int]) -> None:
-    """Let blocks of a file be found by nobody. Raises OSError where that cannot be done."""
+    """Erase blocks of a file, so that no process finds them. Raises OSError if that fails."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
         num_bytes = os.fstat(descriptor).st_size
@@ -193,7 +193,7 @@ def _padded(header: bytes, extent: Extent) -> bytes:
 
 
 def _runs(asked: Sequence[Asked]) -> list[slice]:
-    """Return the slices of `asked` whose blocks are side by side in the file."""
+    """Return the slices of `asked` whose blocks are adjacent in the file."""
     starts = [
         at for at, each in enumerate(asked) if not at or each.position != asked[at - 1].position + 1
     ]
@@ -237,7 +237,7 @@ def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
 
 
 def _behind(parts: Sequence[memoryview], num_bytes: int) -> list[memoryview]:
-    """Return what of the parts is behind the first `num_bytes`."""
+    """Return the rest of the parts after the first `num_bytes`."""
     left = []
     for part in parts:
         taken = min(num_bytes, len(part))

@@ -50,7 +50,7 @@ def extent_name(folder: str, digest: bytes) -> str:
 
 
 def temporary_name(name: str) -> str:
-    """Return another path in the same folder, which nobody else uses."""
+    """Return a unique temporary path in the same folder."""
     folder, _, last = name.rpartition("/")
     return f"{folder}/.{last.removesuffix('.kv')}.{secrets.token_hex(8)}.tmp"
 
@@ -69,7 +69,7 @@ def open_folder(root: Path) -> None:
 
 
 def make_folders(root: Path, name: str) -> None:
-    """Make the folders of a file. Raises OSError, also where `root` is gone."""
+    """Make the folders of a file. Raises OSError, also if `root` is gone."""
     for folder in reversed(Path(name).parents[:-1]):
         with suppress(FileExistsError):
             os.mkdir(root / folder, FOLDER_MODE)
@@ -82,8 +82,8 @@ def move_to_trash(root: Path, folder: str) -> None:
 
 
 def scan(root: Path) -> Iterator[StoredFile]:
-    """Yield all extents of all models, and delete what kills and resets have left. What cannot be
-    read is passed over."""
+    """Yield all extents of all models, and delete leftovers of kills and resets. Unreadable files
+    are skipped."""
     for model in _entries(root):
         if TRASH.fullmatch(model.name):
             shutil.rmtree(model.path, ignore_errors=True)

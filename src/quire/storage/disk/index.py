@@ -70,7 +70,7 @@ class Index:
         return key in self._extents
 
     def spot(self, key: bytes) -> Spot | None:
-        """Return where a block is, None if it is not here."""
+        """Return the place of a block, None if it is unknown."""
         extents = self._extents.get(key)
         return None if extents is None else Spot(extents[0], extents[0].keys.index(key))
 
@@ -141,14 +141,14 @@ class Index:
                     self._remove(entry.extent)
 
     def begin_scan(self) -> None:
-        """Begin to note what changes while the folder is read."""
+        """Begin to note changes while the folder is read."""
         with self._lock:
             self._is_scanning = True
             self._added, self._removed = set(), set()
 
     def end_scan(self, seen: Iterable[Seen]) -> list[Extent]:
-        """Take in what a scan has seen, unless `remove_all` voided it, and return what is to be
-        deleted. An extent that is known keeps what is known of its blocks."""
+        """Apply the result of a scan, unless `remove_all` voided it, and return the extents to
+        delete. A known extent keeps the facts about its blocks."""
         with self._lock:
             if not self._is_scanning:
                 return []

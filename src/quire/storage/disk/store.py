@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 MAX_EXTENT_BLOCKS = 64
 MIN_EXTENTS = 4
-"""The folder has room for so many of the largest extents, so that not all goes at once."""
+"""The minimum number of largest extents that fit in the folder, so that an eviction does not empty
+it."""
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 WARNED_AFTER_S = 600.0
@@ -114,7 +115,7 @@ class BlockStore:
         self._index.unwatch(on_key)
 
     def stored(self, key: bytes) -> StoredBlock | None:
-        """Return where a block is, as far as is known; None if it is not here."""
+        """Return the known place of a block; None if there is none."""
         spot = None if self._is_shut else self._index.spot(key)
         if spot is None:
             return None
@@ -176,7 +177,7 @@ class BlockStore:
             os.utime(self._root / name, (now, now))
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Erase those of these blocks that are there."""
+        """Erase these blocks, if present."""
         positions: dict[Extent, list[int]] = {}
         for key in keys:
             for extent, position in self._index.spots(key):
@@ -185,7 +186,7 @@ class BlockStore:
             self._erase(extent, erased)
 
     def rescan(self) -> None:
-        """Take in what others have written and deleted, and delete what is too much."""
+        """Apply the changes of other processes, and evict down to the limit."""
         self._index.begin_scan()
         seen = [each for file in scan(self._root) if (each := self._see(file)) is not None]
         self._evict(self._index.end_scan(seen))
@@ -218,7 +219,7 @@ class BlockStore:
         return str(self._root / extent.name)
 
     def _read(self, extent: Extent, asked: Sequence[Asked]) -> list[bytes]:
-        """Read blocks of an extent; return the keys of those that are whole."""
+        """Read blocks of an extent; return the keys of intact ones."""
         in_order = sorted(asked, key=lambda each: each.position)
         try:
             found = read_blocks(self._path(extent), extent, in_order)
@@ -274,8 +275,8 @@ class BlockStore:
         return is_current and extent not in excess
 
     def _see(self, file: StoredFile) -> Seen | None:
-        """Return the extent in a file, None if it is not there. What is not one is deleted where it
-        is of this model, and left to other versions where it is not."""
+        """Return the extent in a file, None if it is missing. An invalid file is deleted if it
+        belongs to this model, and otherwise left to other versions."""
         known = self._index.extent_named(file.name)
         if known is not None and known.num_bytes == file.num_bytes:
             return Seen(known, file.used_s)

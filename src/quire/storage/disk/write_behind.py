@@ -1,6 +1,5 @@
-"""Writes blocks in the background. What does not fit in its queue is not written: whoever hands
-blocks over never waits.
-"""
+"""Writes blocks in the background. Blocks that do not fit in its queue are dropped, so the caller
+never waits."""
 
 import time
 from collections import deque
@@ -21,12 +20,11 @@ RESCAN_S = 60.0
 MAX_SCAN_SHARE = 0.01
 """A large folder is scanned more rarely, so that scans take no more of the time than this."""
 CLOSE_S = 2.0
-"""An engine that ends waits so long for what is queued."""
+"""Seconds that an ending engine waits for queued blocks."""
 
 
 class UnsavedBlock(NamedTuple):
-    """A block to be written: what it is, its bytes, and its content, whose parents are of use too
-    where it is."""
+    """A block to be written; its parents, which `content` names, are renewed with it."""
 
     identity: BlockIdentity
     content: Content
@@ -83,13 +81,13 @@ class WriteBehind:
             self._changed.notify_all()
 
     def renew(self, content: Content) -> None:
-        """Note in the background that a block and those before it are of use."""
+        """Renew a block and its predecessors in the background."""
         with self._changed:
             self._stale.append(content)
             self._changed.notify_all()
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Erase blocks in the background, after what is queued was written."""
+        """Erase blocks in the background, after the queued writes."""
         with self._changed:
             self._dropped.extend(keys)
             self._changed.notify_all()
@@ -110,7 +108,7 @@ class WriteBehind:
             return self._changed.wait_for(lambda: not self._queued_bytes, seconds)
 
     def close(self) -> None:
-        """Write what is queued, for CLOSE_S at most, and nothing after it."""
+        """Write queued blocks for at most CLOSE_S, and nothing afterwards."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -122,7 +120,7 @@ class WriteBehind:
         self._allowance, self._allowed_s = min(grown, float(MAX_BYTES_S)), now
 
     def _run(self) -> None:
-        """Scan, and do what is queued, until all is written after `close`."""
+        """Scan, and process the queue, until all is written after `close`."""
         next_scan_s = self._clock()
         while True:
             if self._clock() >= next_scan_s and not self._is_closed:
@@ -142,7 +140,7 @@ class WriteBehind:
             self._do_next()
 
     def _do_next(self) -> None:
-        """Renew and write one of what is queued; what is dropped waits for all that is written."""
+        """Renew and write one queued item; erasures wait for all writes."""
         if self._stale:
             self._renew_all(self._stale.popleft())
         if self._queue:
@@ -174,7 +172,7 @@ class WriteBehind:
 
 
 def _runs(blocks: Iterable[UnsavedBlock]) -> list[list[UnsavedBlock]]:
-    """Return the blocks, those that follow one another together."""
+    """Return the blocks grouped by adjacent ones in a chain."""
     runs: list[list[UnsavedBlock]] = []
     for block in blocks:
         if runs and runs[-1][-1].is_followed_by(block):

@@ -1,4 +1,4 @@
-"""Addresses of engines that offer blocks, and what protects them."""
+"""Addresses of engines that offer blocks, and their secret."""
 
 from ipaddress import ip_address
 from pathlib import Path

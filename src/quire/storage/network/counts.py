@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from quire.storage.disk.counts import summed
 
 GAUGES = frozenset(("num_peers", "num_connected", "num_offered_blocks", "num_asking"))
-"""The fields that tell of the moment."""
+"""The fields that are gauges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TransferStats:
     send_s: float = 0.0
 
     def after(self, before: "TransferStats") -> "TransferStats":
-        """Return these accounts with what was done `before` added."""
+        """Return these statistics with the counters of `before` added."""
         return summed(before, self, GAUGES)
 
 

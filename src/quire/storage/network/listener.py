@@ -1,7 +1,5 @@
-"""Offers the blocks of a store to other engines: which there are, told as that changes, and their
-bytes. It runs in threads of its own, beside the engine; what the store does not have it does not
-have either.
-"""
+"""Offers the blocks of a store to other engines: their keys, with updates, and their bytes. It runs
+in threads beside the engine, and has only the blocks of the store."""
 
 import logging
 import os
@@ -36,14 +34,14 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
 MAX_UNTOLD = 1 << 18
-"""Whoever is behind by more changes is to begin anew."""
+"""The maximum number of pending changes of a connection; beyond it the peer must start again."""
 SEND_S = 10.0
-"""Whoever takes nothing for so long is let go."""
+"""Seconds without reads after which a connection is closed."""
 CLOSE_S = 1.0
 
 
 class _News:
-    """The changes of a store that one connection was not told of."""
+    """The unsent changes of a store for one connection."""
 
     def __init__(self) -> None:
         self._changes: deque[tuple[bytes, bool]] = deque()
@@ -54,8 +52,8 @@ class _News:
         self._is_there.set()
 
     def take(self, seconds: float) -> list[tuple[FrameKind, list[bytes]]]:
-        """Return what is new in its order, after a wait of so long at most. Raises OverflowError
-        where it is too much."""
+        """Return the new changes in order, after at most `seconds`. Raises OverflowError
+        for too many."""
         self._is_there.wait(seconds)
         self._is_there.clear()
         num_changes = len(self._changes)
@@ -103,7 +101,7 @@ class Listener:
         return len(self._wires)
 
     def close(self) -> None:
-        """Let go of all who ask."""
+        """Close all connections."""
         with self._lock:
             self._is_closed = True
             wires = tuple(self._wires)
@@ -154,7 +152,7 @@ class Listener:
             wire.close()
 
     def _tell_keys(self, wire: Wire) -> None:
-        """Tell of all blocks, and then of what changes."""
+        """Send the keys of all blocks, and then the changes."""
         news = _News()
         keys = self._store.watch(news.note)
         try:
@@ -167,7 +165,7 @@ class Listener:
             self._store.unwatch(news.note)
 
     def _send_blocks(self, wire: Wire) -> None:
-        """Send what is asked for."""
+        """Send the requested blocks."""
         while True:
             keys = read_frame(wire, None).keys
             began, num_sent, num_bytes = time.perf_counter(), 0, 0

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 SILENT_S = 5 * ALIVE_S
 """A peer that says nothing for so long is gone."""
 READ_S = 2.0
-"""Blocks that were asked for come within so long, or are computed."""
+"""Seconds for requested blocks to arrive; after that they are computed."""
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 30.0
 MAX_MIRRORED = 1 << 20
@@ -73,7 +73,7 @@ class Peer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether its blocks are known, and may be asked for."""
+        """Whether the blocks of the peer are known and can be requested."""
         return self._mirror is not None
 
     @property

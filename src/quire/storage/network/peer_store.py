@@ -13,8 +13,8 @@ from quire.storage.network.wire import Credentials
 
 
 class PeerStore:
-    """Reads blocks of the engines at `addresses`, whichever has them. Nothing that is wrong with
-    one of these is an error for who asks: what does not come in time is missing."""
+    """Reads blocks from any of the engines at `addresses`. A failure of a peer is not an error for
+    the caller: blocks that do not arrive in time are missing."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class PeerStore:
 
     @property
     def num_connected(self) -> int:
-        """The engines that can be asked now."""
+        """The reachable engines."""
         return sum(peer.is_connected for peer in self._peers)
 
     def has(self, key: bytes) -> bool:
@@ -76,8 +76,8 @@ class PeerStore:
             peer.close()
 
     def _read(self, peer: Peer, blocks: Sequence[Block]) -> int:
-        """Read of the first blocks those that the peer has; return how many came whole. Where that
-        is fewer, it has the next one no more."""
+        """Read the first blocks that the peer has; return the number of intact ones. If it is
+        smaller, the peer no longer has the next one."""
         num_asked = next(
             (number for number, block in enumerate(blocks) if not peer.has(block.key)), len(blocks)
         )

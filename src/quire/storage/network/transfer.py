@@ -1,4 +1,4 @@
-"""Both ends of an engine: what it offers to others, and what others offer to it."""
+"""Both ends of KV transfer: blocks offered to peers, and blocks offered by them."""
 
 from dataclasses import dataclass
 

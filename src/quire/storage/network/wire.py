@@ -35,7 +35,7 @@ MAX_KEYS = 1024
 """The most keys of one frame. They have some 34 bytes each."""
 MAX_ENTRY_BYTES = 1 << 16
 HANDSHAKE_S = 2.0
-"""Whoever does not answer for so long is not there."""
+"""Seconds without an answer after which a peer counts as gone."""
 ALIVE_S = 1.0
 """An engine that has no news of its blocks says so after so long."""
 FRAME = struct.Struct("<BI")
@@ -44,14 +44,14 @@ NOT_HERE = SIZES.pack(0, 0)
 
 
 class Purpose(IntEnum):
-    """The purpose of a connection: to be told of keys, or to get blocks."""
+    """The purpose of a connection: keys or blocks."""
 
     KEYS = 1
     BLOCKS = 2
 
 
 class Verdict(IntEnum):
-    """The answer to who has proven to know the secret."""
+    """The answer to a peer that has proven to know the secret."""
 
     WELCOME = 0
     OTHER_MODEL = 1
@@ -92,12 +92,12 @@ class Wire:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, data: bytes, end_s: float, *, has_more: bool = False) -> None:
-        """Send all of the bytes, with what follows if it `has_more`."""
+        """Send all bytes; `has_more` delays them to join those that follow."""
         self.socket.settimeout(_left(end_s))
         self.socket.sendall(data, socket.MSG_MORE if has_more else 0)
 
     def send_file(self, descriptor: int, offset: int, num_bytes: int, end_s: float) -> None:
-        """Send so many bytes of a file without a copy of them here."""
+        """Send bytes of a file without copying them through this process."""
         end = offset + num_bytes
         while offset < end:
             try:
@@ -112,7 +112,7 @@ class Wire:
             offset += num_sent
 
     def read(self, num_bytes: int, end_s: float | None) -> bytes:
-        """Return so many bytes; without an end, whenever they come."""
+        """Return `num_bytes` bytes; without a deadline, whenever they come."""
         data = bytearray(num_bytes)
         self.read_into(memoryview(data), end_s)
         return bytes(data)
@@ -196,7 +196,7 @@ def pack_keys(keys: Iterable[bytes]) -> bytes:
 
 
 def frames_of(kind: FrameKind, keys: Sequence[bytes]) -> bytes:
-    """Return frames that tell of these keys."""
+    """Return frames with these keys."""
     frames = []
     for start in range(0, len(keys), MAX_KEYS):
         body = pack_keys(keys[start : start + MAX_KEYS])

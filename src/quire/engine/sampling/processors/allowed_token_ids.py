@@ -23,7 +23,7 @@ class AllowedTokenIds:
         return False
 
     def accept(self, token_id: int) -> None:
-        """Change nothing: what is allowed depends on no token."""
+        """Change nothing: the allowed tokens do not depend on the output."""
 
     def edit(self, edits: RowEdits) -> None:
         if self._mask is None:
@@ -41,6 +41,6 @@ def _mask_of(token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
 
 
 def build_allowed_token_ids(context: ProcessorContext) -> AllowedTokenIds | None:
-    """Return a processor for a request that names what it allows."""
+    """Return a processor for a request with `allowed_token_ids`."""
     allowed = context.sampling.allowed_token_ids
     return AllowedTokenIds(allowed) if allowed else None

@@ -1,4 +1,4 @@
-"""`min_tokens`: what would end the request is banned until it has so many outputs."""
+"""`min_tokens`: tokens that end the request are banned until it has this number of outputs."""
 
 from dataclasses import dataclass
 

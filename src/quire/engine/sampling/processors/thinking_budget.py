@@ -40,7 +40,7 @@ class ThinkingLimit:
     num_left: int
     is_open: bool
     num_matched: int = 0
-    """So many tokens of the closing tag end the output."""
+    """The number of tokens of the closing tag at the end of the output."""
     _tags: tuple[str, str] = field(init=False)
     _end: str = ""
     """The end of the text in which a tag may have begun."""

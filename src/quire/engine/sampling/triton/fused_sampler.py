@@ -17,7 +17,7 @@ slab takes that torch samples."""
 
 
 class FusedSampler:
-    """A `RowsSampler`. Logits are read where they are; those of steps with edits are copied."""
+    """A `RowsSampler`. Logits are read in place; those of steps with edits are copied."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._constants = sample_constants(vocab_size)

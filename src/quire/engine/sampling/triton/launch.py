@@ -8,7 +8,8 @@ from quire.engine.sampling.tiles import TILE
 from quire.engine.sampling.weights import unit_of_tiles
 
 NUM_WARPS = 16
-"""One program is a row: so many warps keep a multiprocessor reading."""
+"""The number of warps of a program, which samples one row: enough to keep a multiprocessor reading.
+"""
 BLOCK = 4096
 """Logits that are read at once."""
 LANES = 1024
@@ -17,7 +18,7 @@ BLOCK_TILES = 16
 
 
 def num_lanes(vocab_size: int) -> int:
-    """Return the lanes of a search, each of which lists tokens of its own."""
+    """Return the number of lanes of a search, each with its own list of tokens."""
     return int(min(LANES, next_power_of_2(vocab_size)))
 
 

@@ -1,6 +1,5 @@
-"""Decides how a model's embeddings are made: as asked for, else as its files say, else from the
-last token of a causal model.
-"""
+"""Decides the pooling of a model: as configured, otherwise as in its files, otherwise the last
+token of a causal model."""
 
 import logging
 from pathlib import Path

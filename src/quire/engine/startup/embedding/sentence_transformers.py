@@ -43,7 +43,7 @@ class SentenceFiles:
 
 
 def read_sentence_files(folder: Path) -> SentenceFiles:
-    """Return what the files in `folder` say, nothing where there are none. Raises CheckpointError
+    """Return the settings in the files of `folder`, nothing without files. Raises CheckpointError
     for files that cannot be read."""
     modules = _modules(folder)
     texts = _object(folder / TEXTS)
