@@ -93,7 +93,7 @@ def _cut(part: BatchPart, middle: int) -> tuple[BatchPart, BatchPart]:
 
 
 def _tokens(batch: Batch, tokens: slice) -> Batch:
-    """Return the batch with what it has for some of its tokens alone."""
+    """Return the batch restricted to some of its tokens."""
     first, end, _ = tokens.indices(batch.query_starts[-1])
     types = batch.token_types
     return replace(
@@ -135,10 +135,10 @@ class Model(Protocol):
     def vocab_size(self) -> int: ...
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
-        """Start the block copies of a step, before it, in order; the step reads what they wrote.
+        """Start the block copies of a step, before it and in order; the step reads their results.
 
-        `new_blocks` are those that its requests get anew; copies out of other blocks may go on
-        beside the step.
+        `new_blocks` are blocks newly taken by its requests; copies out of other blocks may overlap
+        the step.
         """
         ...
 

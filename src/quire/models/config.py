@@ -1,6 +1,6 @@
-"""Facts of a loaded model, measured by a probe where they can be, else read from its files.
+"""Facts of a loaded model, measured by a probe if possible, otherwise read from its files.
 
-This module needs the standard library alone, so that every package may import it without torch.
+This module needs only the standard library, so every package may import it without torch.
 """
 
 from dataclasses import dataclass
@@ -166,8 +166,8 @@ class UnsupportedModel(Exception):
 
 
 class FailedCheck(UnsupportedModel):
-    """A model whose answers would be wrong here, by a check at load: `why` has what was seen and
-    the numbers, `advice` what the person can do."""
+    """A model whose answers would be wrong here, by a check at load: `why` has the finding with the
+    numbers, `advice` the remedy."""
 
     def __init__(self, model_type: str, why: str, advice: str) -> None:
         super().__init__(model_type, why)
@@ -269,7 +269,7 @@ class KVOptions:
 
     @property
     def huge_pages(self) -> bool:
-        """Whether K and V lie on huge pages where the host has them."""
+        """Whether K and V use huge pages, if the host has them."""
         return Optimization.HUGE_PAGES not in self.disabled
 
     @property

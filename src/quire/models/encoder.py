@@ -18,8 +18,8 @@ from quire.models.batch import Batch, StepRows
 
 @dataclass(slots=True)
 class PackedTexts:
-    """The texts of the row that an encoder computes now: where each begins, and where the last
-    ends."""
+    """The boundaries of the texts in an encoder's current row: the beginning of each, and the end
+    of the last."""
 
     starts: tuple[int, ...] = (0, 0)
 

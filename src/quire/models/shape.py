@@ -27,8 +27,8 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Layers with a mixture of experts, of which each token meets `top_k`. `num_weights` are those
-    of one expert in one layer."""
+    """Layers with a mixture of experts, of which each token uses `top_k`. `num_weights` is the
+    number for one expert in one layer."""
 
     num_layers: int
     num_experts: int

@@ -27,7 +27,7 @@ Indices = NDArray[np.int64]
 MASK = (1 << 64) - 1
 SEED = 0x9E3779B97F4A7C15
 LAYER = 0xD1342543DE82EF95
-"""Multiplied by its number it tells a layer's values from another's."""
+"""The factor that, times the layer's number, distinguishes the values of layers."""
 MIX_A = 0xBF58476D1CE4E5B9
 MIX_B = 0x94D049BB133111EB
 LOGIT_RANGE = 8.0

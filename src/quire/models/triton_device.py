@@ -1,4 +1,4 @@
-"""Tells where Triton's kernels can run; triton is imported only where it is to be used."""
+"""Decides whether Triton kernels can run on a device; triton is imported only for use."""
 
 from importlib.util import find_spec
 from shutil import which

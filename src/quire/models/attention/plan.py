@@ -61,7 +61,8 @@ class Tile:
 class Chunk:
     """A chunk of several tokens, in tiles.
 
-    slots: what its queries see; None where no context precedes it, so that its own K and V do.
+    slots: the slots that its queries attend to; None without earlier context, where its own K and V
+        suffice.
     """
 
     rows: slice

@@ -94,7 +94,7 @@ class _Scratch:
         return self.kind.is_eager or is_written_out(layer)
 
     def num_seen(self, layer: LayerFacts) -> int:
-        """Return the most tokens that one query can see."""
+        """Return the maximum number of tokens that one query attends to."""
         return min(self.limits.max_model_len, layer.pattern.size or self.limits.max_model_len)
 
     def num_gathered(self, layer: LayerFacts) -> int:

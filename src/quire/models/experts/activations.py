@@ -17,7 +17,7 @@ ERRORS = (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueErr
 
 
 class Activation(IntEnum):
-    """The kernel's ACTIVATION; NONE where nothing is to be activated."""
+    """The kernel's ACTIVATION; NONE for no activation."""
 
     NONE = 0
     SILU = 1

@@ -24,7 +24,7 @@ SORTED_EXPERTS = ("input_size", "num_experts", "output_size", "weight")
 
 @dataclass(frozen=True, slots=True)
 class ScaledInputs:
-    """Stands in for a mixture that scales what its experts are given, beside an expert for all."""
+    """Replaces a mixture that scales the inputs of its experts and has a shared expert."""
 
     router: Callable[[Tensor], tuple[Tensor, Tensor]]
     shared_expert: Callable[[Tensor], Tensor]

@@ -88,7 +88,7 @@ def _in_rows(forward: Forward, hidden_states: Tensor, *routing: Tensor) -> Tenso
 
 @dataclass(frozen=True, slots=True)
 class WithIdentity:
-    """Stands in for experts of which those from `num_routed` on hand their input on."""
+    """Replaces experts of which those from `num_routed` on are identities."""
 
     routed: Forward
     num_routed: int

@@ -92,7 +92,7 @@ OPERATORS = (
         _combine_shapes,
     ),
 )
-"""The schema of each, what computes it, and what says its shapes."""
+"""The schema, implementation and shape function of each operator."""
 
 
 def _register() -> torch.library.Library:

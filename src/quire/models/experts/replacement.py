@@ -23,8 +23,8 @@ def has_experts(module: nn.Module) -> bool:
 
 
 def choose_experts(module: nn.Module, device: torch.device, is_right: Callable[[], bool]) -> str:
-    """Let grouped products compute the experts of `module` where they can run on `device`, and
-    `is_right` then; return what computes them, to be logged, with why it is not those."""
+    """Let grouped products compute the experts of `module` if they run on `device` and `is_right`
+    holds then. Return the name of the kernels for the log, with the reason if they are others."""
     why = why_not_device(device)
     if why is None:
         replacements = replace_experts(module)

@@ -9,7 +9,7 @@ import torch
 from quire.models.attention.triton.tiles import Device
 
 MIN_ROWS = 16
-"""A tensor core multiplies at least so many."""
+"""The minimum tile size of a tensor core."""
 
 
 class ProductTile(NamedTuple):

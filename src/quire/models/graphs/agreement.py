@@ -19,7 +19,7 @@ class Outcome(IntEnum):
 
 
 class RefusedByRank(RuntimeError):
-    """Raised where this rank could capture what another one cannot."""
+    """Raised if another rank cannot capture a step that this one can."""
 
     def __init__(self) -> None:
         super().__init__("another rank cannot capture it, and its log says why")

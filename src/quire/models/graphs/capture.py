@@ -42,7 +42,7 @@ class Graph(Protocol):
         """End the capture. Raises RuntimeError if one of its launches was not allowed."""
 
     def replay(self) -> None:
-        """Launch what was captured, over the same tensors."""
+        """Launch the captured graph over the same tensors."""
 
     def reset(self) -> None:
         """Forget what was captured. Some versions of torch then leave the pool, others do not if
@@ -50,7 +50,7 @@ class Graph(Protocol):
 
 
 class GraphPool(Protocol):
-    """The memory that graphs share, of which only one runs at a time."""
+    """The memory shared by graphs, of which only one runs at a time."""
 
     def new_graph(self) -> Graph: ...
 
@@ -83,7 +83,7 @@ class GraphDevice(Protocol):
         """Raise RuntimeError where something waits for the device or comes from the host."""
 
     def keep_random_state(self) -> Launch:
-        """Return what makes the device's random numbers go on as from now."""
+        """Return a function that restores the device's current random state."""
 
     def free_cached(self) -> None:
         """Wait for the device, and give back the memory that torch keeps but does not use. Raises
@@ -224,7 +224,7 @@ def _keeping_in_step(ranks: Ranks | None, size: int) -> Iterator[None]:
 
 
 def _do_not_cut(between: Launch) -> None:
-    """Stand in for a cut where nothing is captured."""
+    """Replace a cut without a capture."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -257,8 +257,8 @@ def _that_fit(
 
 
 def _fits(ranks: Ranks | None, size: int, act: Callable[[int], None]) -> bool:
-    """Return whether all ranks had the memory to `act`. Raises RuntimeError where one lacked
-    something else."""
+    """Return whether all ranks had the memory to `act`. Raises RuntimeError if one failed
+    otherwise."""
     error = _error_of(partial(act, size))
     outcome = worst_outcome(ranks, _outcome_of(error))
     if outcome is Outcome.REFUSED:
@@ -296,7 +296,7 @@ class _Capture:
         self.launches: list[Launch] = []
 
     def run(self, compute: CutCompute) -> None:
-        """Capture `compute`. What it raises is raised, not what ending the capture raises then."""
+        """Capture `compute`. Its exception is raised, not the one from ending the capture."""
         self._begin()
         try:
             compute(self._cut)

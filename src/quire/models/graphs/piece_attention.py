@@ -65,7 +65,7 @@ class PieceAttention:
         return index
 
     def rows(self, index: int, num_tokens: int) -> AttentionBuffers:
-        """Return the tensors of an index, for so many tokens."""
+        """Return the tensors of an index for `num_tokens` tokens."""
         return _first_rows(self._buffers[index], num_tokens)
 
     def attend(self, layer: LayerFacts, index: int, sinks: Tensor | None) -> None:

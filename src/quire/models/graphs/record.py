@@ -24,8 +24,8 @@ class GraphPlan:
 
 
 class RecordedSteps(NamedTuple):
-    """A model with its captured steps, and what is told of each kind; None of those that were not
-    asked for."""
+    """A model with its captured steps, and the report of each kind; None for kinds that were not
+    requested."""
 
     model: HFModel | GraphedModel
     decode: Recorded | None

@@ -1,4 +1,4 @@
-"""The capture of one kind of steps, and what is told of it."""
+"""The capture of one kind of steps, and its report."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +65,8 @@ def record(
     build: Callable[[Mapping[int, Recording]], ReplayedSteps],
     on_progress: Callable[[int, int], None],
 ) -> Recorded:
-    """Capture steps in a pool of their own and return what `build` makes of them. Where that fails
-    nothing is left of it, and logs say why."""
+    """Capture steps in a memory pool of their own and return the result of `build`. A failure is
+    undone and logged with its reason."""
     try:
         recordings = capture_sizes(GraphRecorder(device), kind.sizes, kind.run, on_progress)
     except RuntimeError as error:

@@ -17,7 +17,7 @@ class Part(NamedTuple):
 
 
 class CopyQueue(Protocol):
-    """Copies of blocks beside the computing, in order."""
+    """Block copies that overlap computation, in order."""
 
     @property
     def computing(self) -> Stream:

@@ -15,10 +15,10 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 def zeros_on_touch(num_bytes: int, *, huge_pages: bool = True) -> Tensor:
-    """Return zeros, uint8 [num_bytes], that begin where a huge page does.
+    """Return zeros, uint8 [num_bytes], aligned to a huge page.
 
-    Only whole huge pages are asked for, so that nothing beyond `num_bytes` is ever resident. The
-    memory lives as long as a view of it. Without `huge_pages` the system is told to use none.
+    Only full huge pages are requested, so that no memory beyond `num_bytes` is resident. The memory
+    lives as long as a view of it. Without `huge_pages`, the system is advised to use none.
     """
     advice = "MADV_HUGEPAGE" if huge_pages else "MADV_NOHUGEPAGE"
     memory = _pages(num_bytes + HUGE_PAGE_BYTES, num_bytes, advice)

@@ -46,7 +46,7 @@ class Gatherer(Protocol):
         """Copy rows to as many blocks."""
 
     def fork(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy blocks to others, none of which is read."""
+        """Copy blocks to other blocks, which are disjoint from them."""
 
 
 class Streams(NamedTuple):
@@ -152,7 +152,7 @@ def build_staged_queue(store: KVStore, device: torch.device) -> StagedQueue:
 
 
 def build_gatherer(tensors: Sequence[Tensor], staging: Tensor) -> Gatherer:
-    """Return Triton's kernel where it runs, else torch's operations, several for each tensor."""
+    """Return the Triton kernel if it runs, otherwise torch's operations, several per tensor."""
     why_not = why_not_device(staging.device)
     if why_not is None:
         from quire.models.kv.triton.gatherer import TritonGatherer

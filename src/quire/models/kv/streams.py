@@ -27,7 +27,7 @@ class Stream(Protocol):
         """Let `work` be done after all that was launched before."""
 
     def wait(self, mark: Mark) -> None:
-        """Let what is launched from now on begin after the mark is reached."""
+        """Let later launches begin after the mark is reached."""
 
     def mark(self) -> Mark:
         """Return the end of all that was launched so far."""

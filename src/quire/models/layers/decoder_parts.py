@@ -61,8 +61,8 @@ def layer_norms(layer: nn.Module, known: Mapping[nn.Module, NormParams]) -> Laye
 
 
 def decoder_base(module: nn.Module) -> dict[str, nn.Module] | None:
-    """Return the parts of a causal language model but for its head, by name, where they are a
-    decoder's: those of its text, if it takes images too. None for any other module."""
+    """Return the parts of a decoder without its head, by name; for a model with images, those of
+    its text part. None for other modules."""
     parts = dict(module.named_children())
     if parts.keys() != MODEL_PARTS:
         return None
@@ -98,8 +98,8 @@ def decoder_rotary(module: nn.Module, num_layers: int) -> DecoderRotary | None:
 
 
 def logit_cap(module: nn.Module) -> float | None:
-    """Return what the model's logits are capped at, cap * tanh(logits / cap), as its configuration
-    says; None where they are not."""
+    """Return the soft cap of the model's logits, cap * tanh(logits / cap), from its configuration;
+    None without one."""
     config = getattr(module, "config", None)
     cap = getattr(config and config.get_text_config(), "final_logit_softcapping", None)
     return None if cap is None else float(cap)

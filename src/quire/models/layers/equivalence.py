@@ -15,7 +15,7 @@ from quire.models.config import FORWARD_ERRORS, LayerFacts
 Forward = Callable[..., object]
 
 SMALL = 2.0**-7
-"""The root mean square of a checked layer's input, so that what the layer adds can be seen."""
+"""The root mean square of a checked layer's input, at which the layer's contribution is visible."""
 
 
 def root_mean_square(x: Tensor) -> float:
@@ -95,7 +95,7 @@ class AttentionCheck:
     def _compute(
         self, forward: Forward, args: tuple[Tensor, ...], options: dict[str, object]
     ) -> tuple[object, list[Tensor]]:
-        """Return the result of `forward`, and what it gave the attention."""
+        """Return the result of `forward`, and the arguments of its attention."""
         step = self._context.attention
         assert step is not None
         recorder = AttentionRecorder(step)

@@ -57,7 +57,7 @@ class AttentionForward:
         return self.out(self.attend(hidden_states, position_embeddings)), None
 
     def attend(self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings) -> Tensor:
-        """Return what `out` is applied to: [1, T, heads * head_size]."""
+        """Return the input of `out`: [1, T, heads * head_size]."""
         step, (cos, sin) = self.hook.context.attention, position_embeddings
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
@@ -73,8 +73,8 @@ class AttentionForward:
 
 
 class LayerNorms(NamedTuple):
-    """The norms of a decoder layer, each None where the layer has none: of what attention gets and
-    gives, and of what the MLP gets and gives."""
+    """The norms of a decoder layer, each None if the layer has none: of the input and output of
+    attention, and of the MLP."""
 
     before: NormParams | None
     attended: NormParams | None

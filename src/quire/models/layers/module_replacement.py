@@ -174,10 +174,11 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormForward | None:
-    """Return the norm for a module of one weight and an epsilon that is an RMSNorm, else None.
+    """Return the norm for a module with one weight and an epsilon that is an RMSNorm, otherwise
+    None.
 
-    The kind is told by a copy of the module with weights around one: beside weights as large as
-    trained ones may be, w and 1 + w are the same but for rounding.
+    A copy of the module with weights around one shows the kind: with large trained weights, w and 1
+    + w differ by rounding only.
     """
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
@@ -282,7 +283,7 @@ def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
 
 
 def _forward_of(part: object) -> object:
-    """Return what stands in for the part's own forward, or None."""
+    """Return the replacement of the part's forward, or None."""
     return vars(part).get("forward") if isinstance(part, nn.Module) else None
 
 

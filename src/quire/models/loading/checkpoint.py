@@ -115,7 +115,7 @@ def _stand_in(file: Path) -> Path:
 
 
 def _ignore(phase: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 def _check_files(folder: Path, source: ModelSource) -> None:
@@ -132,7 +132,7 @@ def _check_format(folder: Path) -> None:
 
 
 def _fetch_telling(source: ModelSource) -> Path:
-    """Return the folder with the files that tell what a model of the hub is."""
+    """Return the folder with the files that describe a model of the hub."""
     from quire.models.loading import hub
 
     folder = hub.fetch(source.model, source.revision or "main", TELLING, lambda done, total: None)

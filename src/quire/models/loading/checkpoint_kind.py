@@ -1,7 +1,5 @@
-"""Tells what a checkpoint is by its folder and its config.json, without torch. Whatever Quire
-cannot serve is named in one sentence, with what to do, before anything heavy is imported or
-fetched.
-"""
+"""Classifies a checkpoint by its folder and its config.json, without torch. An unsupported
+checkpoint is refused in one sentence, with a remedy, before heavy imports and downloads."""
 
 import re
 from pathlib import Path
@@ -60,7 +58,7 @@ SIZES = (
     *("num_attention_heads", "n_head", "num_heads", "head_dim", "vocab_size"),
     *("num_key_value_heads", "num_kv_heads", "n_head_kv"),
 )
-"""Fields that count something of which there is at least one."""
+"""Fields with counts of at least one."""
 INSTEAD = "Quire serves models that continue text: give one whose architecture ends in ForCausalLM"
 
 
@@ -74,7 +72,7 @@ def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
 
 
 def check_has_config(folder: Path) -> None:
-    """Raise CheckpointError where there is no configuration."""
+    """Raise CheckpointError without a configuration."""
     if not (folder / CONFIG).is_file():
         raise CheckpointError(_without_config(folder))
 

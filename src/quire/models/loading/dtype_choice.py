@@ -33,7 +33,7 @@ def choose_dtype(
 
 
 def log_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
-    """Log that weights do not run as they are stored, where that is so."""
+    """Log if the compute dtype differs from the stored one."""
     if stored is None or chosen in (None, stored):
         return
     was, runs = (str(each).removeprefix("torch.") for each in (stored, chosen))

@@ -100,8 +100,8 @@ def _with_hooks(
 
 
 def _dtype(asked: ModelDtype, stored: torch.dtype | None, device: torch.device) -> torch.dtype:
-    """Return the dtype to compute in. Numbers are the answer here, so that none are rounded for
-    speed that nobody asked for; a CPU computes in half precision only where asked."""
+    """Return the compute dtype. The answers are numbers, so they are not rounded for speed by
+    default; a CPU computes in half precision only if configured."""
     if asked is not ModelDtype.AUTO:
         return DTYPES[asked]
     return torch.float32 if stored is None or device.type == "cpu" else stored

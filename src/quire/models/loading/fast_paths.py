@@ -1,6 +1,5 @@
-"""Gives a loaded model the kernels that compute it faster, each only where the logits stay the same
-but for rounding. What is left out is logged as a warning, with why and what it costs.
-"""
+"""Gives a loaded model faster kernels, each only if the logits stay equal up to rounding. A
+disabled optimization is logged as a warning, with the reason and the cost."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -119,7 +118,7 @@ def use_kernels(
 
 
 def use_experts(measured: Measured, bound: float) -> str:
-    """Choose what computes experts, and return its name for logs."""
+    """Choose the kernels of experts, and return their name for logs."""
     loaded = measured.loaded
     if not has_experts(loaded.module):
         return "none"

@@ -32,7 +32,7 @@ from quire.models.native.packed_weight import PackedWeight
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""A number that changes with what a file means, so that older ones are not found."""
+"""The version of the file format; files of other versions are not found."""
 METADATA = "quire"
 OUTLIERS = "/outliers"
 DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int32: "I32"}
@@ -43,7 +43,7 @@ UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError)
 
 
 class Kept(NamedTuple):
-    """The packed weights of a file, and what quantising them lost, where that is known."""
+    """The packed weights of a file, and the loss of their quantization, if known."""
 
     packed: PackedLinears
     loss: Loss | None
@@ -56,8 +56,8 @@ class KeptWeights:
     path: Path
 
     def adopt(self, module: nn.Module, kernels: ModelKernels) -> Kept | None:
-        """Give a module the weights of the file. Returns None where there is no file, or, after a
-        warning, where it cannot be used."""
+        """Give a module the weights of the file. Returns None without a file, or, after a warning,
+        if it is unusable."""
         began = time.monotonic()
         try:
             kept, loss = _read(self.path)

@@ -29,7 +29,7 @@ class LoadedModel:
     kv_dtype: torch.dtype
     device: torch.device
     experts: str = "none"
-    """The name of what computes experts, for logs."""
+    """The name of the kernels of experts, for logs."""
     has_head: bool = True
     """Whether the checkpoint has the head that makes logits; else these mean nothing."""
 
@@ -73,7 +73,7 @@ class LoadedModel:
         return attention_name(options.attention, self.site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
-        """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
+        """Return an upper bound of the bytes that attention and the head allocate in a step, beside
         the activations."""
         head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
         site = self.site(options)
@@ -81,7 +81,7 @@ class LoadedModel:
         return head + attention.scratch_bytes(self.facts.layers, limits, site)
 
     def site(self, options: KVOptions) -> Site:
-        """Return the place where its attention runs."""
+        """Return the `Site` where its attention runs."""
         layers = self.facts.layers
         codec = choose_codec(options.dtype, self.kv_dtype)
         head_size = max(layer.head_size for layer in layers)

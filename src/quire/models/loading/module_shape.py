@@ -17,7 +17,7 @@ TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", 
 
 
 def top_k_of(config: object) -> int:
-    """Return how many experts each token meets; 1 where the configuration tells nothing."""
+    """Return the number of experts per token; 1 if the configuration has none."""
     found = (getattr(config, name, None) for name in TOP_K_NAMES)
     return next((each for each in found if isinstance(each, int) and each > 0), 1)
 
@@ -127,7 +127,7 @@ class _Weights:
 
 
 def _head(module: nn.Module) -> nn.Module | None:
-    """Return the layer that makes logits, if the module tells of one."""
+    """Return the output layer, if the module has one."""
     found = getattr(module, "get_output_embeddings", lambda: None)()
     if isinstance(found, GatheredLinear):
         return found.linear

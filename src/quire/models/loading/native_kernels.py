@@ -10,8 +10,8 @@ from quire.models.weights.weight_kernel import WeightKernel
 
 
 def native_kernels(built: Library, disabled: Disabled, *linears: WeightKernel) -> ModelKernels:
-    """Return `linears`, which must be C++ kernels of `built`, with all that are not switched off of
-    those for what is between them."""
+    """Return `linears`, which must be C++ kernels of `built`, with all enabled kernels for the
+    operations between them."""
     return ModelKernels(
         linears,
         None if Optimization.FUSED_LAYERS in disabled else bind_fused(built),

@@ -58,8 +58,8 @@ class OutlineOptions:
 class Outline:
     """A model without weights.
 
-    loaded: answers what depends on no number of the weights.
-    weight_bytes: what the weights will take.
+    loaded: the facts that do not depend on the values of the weights.
+    weight_bytes: the bytes of the weights.
     head: the greedy head that it will have.
     num_tokens, step_bytes: the bytes that a step of so many tokens, with logits of each, allocates
         at its peak where torch computes it, beside the scratch of attention.
@@ -171,7 +171,7 @@ def _forms(module: nn.Module, tensors: Collection[StoredTensor]) -> dict[int, Gr
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One forward of a module without numbers, and what it shows."""
+    """One forward pass of a module on the meta device, and its findings."""
 
     module: "PreTrainedModel"
     record: Record

@@ -39,7 +39,7 @@ PAGED = "quire_paged"
 POOLERS = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
 """Encoders that have a layer behind the states which embeddings are not made of."""
 MAX_REASON_CHARS = 500
-"""Reasons repeat what a file says, whatever its length."""
+"""The maximum length of a reason, which may repeat the text of a file."""
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 TensorCount = Callable[[int, int], None]
@@ -178,8 +178,7 @@ def _widen_kept(module: PreTrainedModel) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers log nothing, for the time of the context, of a model that nobody asked
-    for."""
+    """Silence transformers' logs about an internal model during the context."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:

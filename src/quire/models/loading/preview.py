@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """All that the files of a model tell before its weights are read.
+    """All facts in the files of a model that are known before its weights are read.
 
     vocab_size: 0 where the configuration does not state it.
     dtype: what the model will compute in; None for the dtype of the stored weights.
     dtype_bytes: None where nothing tells it.
-    weight_bytes: a lower bound of what the weights will take; 0 where only a part of the checkpoint
-        is loaded.
+    weight_bytes: a lower bound of the bytes of the weights; 0 if only a part of the checkpoint is
+        loaded.
     are_kept: the weights stay as they are stored.
     num_ways: how many ranks the KV heads are split among.
     """

@@ -23,7 +23,7 @@ OFFSET_POSITIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Layering:
-    """The attention of the layers by the configuration; `kinds` is empty where it tells nothing."""
+    """The attention of the layers by the configuration; `kinds` is empty if it has none."""
 
     num_layers: int
     kinds: tuple[str, ...]

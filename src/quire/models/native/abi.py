@@ -53,10 +53,10 @@ class Abi(NamedTuple):
 
 
 def read_abi(library: ctypes.CDLL) -> Abi:
-    """Read what the library was compiled with.
+    """Read the ABI that the library was compiled with.
 
-    Raises AttributeError if it does not tell, AbiMismatch if HEADER declares something else, and
-    OSError if that is missing.
+    Raises AttributeError if the library has none, AbiMismatch if HEADER declares another, and
+    OSError if HEADER is missing.
     """
     library.quire_abi.restype = ctypes.c_char_p
     library.quire_struct_sizes.restype = ctypes.POINTER(ctypes.c_int64)

@@ -135,7 +135,7 @@ def _add_nccl(
 
 @contextmanager
 def _naming_loss(group: RankGroup) -> Iterator[None]:
-    """Raise what torch's collectives raise as RankLost."""
+    """Convert errors of torch's collectives to RankLost."""
     try:
         yield
     except RuntimeError as error:

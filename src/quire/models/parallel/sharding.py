@@ -42,8 +42,7 @@ def shard_module(module: nn.Module, plan: ShardPlan, ranks: Ranks) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of a model that one rank keeps. `layers` are those of the whole model, as far as
-    they are known."""
+    """The shard of a model for one rank. `layers` are those of the whole model, if known."""
 
     plan: ShardPlan
     ranks: Ranks

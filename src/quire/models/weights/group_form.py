@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class GroupForm(NamedTuple):
-    """The form of a `GroupedWeight`, which tells what it takes. Scales and offsets are of
+    """The form of a `GroupedWeight`, which determines its size. Scales and offsets have
     `scale_bytes` each."""
 
     group_size: int

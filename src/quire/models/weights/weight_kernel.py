@@ -27,8 +27,8 @@ class WeightKernel(Protocol):
 
     @property
     def num_bits(self) -> int:
-        """The bits of a quantised number; 16 where a packed weight holds the same numbers, 0 where
-        each packed weight tells its form."""
+        """The bits of a quantized value; 16 if a packed weight has the same values, 0 if each
+        packed weight has its own form."""
 
     @property
     def is_exact(self) -> bool:
@@ -63,7 +63,7 @@ class WeightKernel(Protocol):
 
 @runtime_checkable
 class InputKernel(WeightKernel, Protocol):
-    """Packs weights with regard to what they are multiplied by."""
+    """Packs weights for the activations that they are multiplied by."""
 
     def pack_for(self, weight: Tensor, sizes: Tensor) -> PackedWeight:
         """Return a weight [N, K] in the kernel's form; `weight` stays as it is. `sizes` [K] float32

@@ -53,13 +53,13 @@ class Form:
 
     @property
     def _is_packed(self) -> bool:
-        """Whether there is assembly that widens what is kept."""
+        """Whether assembly widens the stored K and V."""
         is_narrow = self.codec.dtype.itemsize == 2
         return self.codec.is_quantised and is_narrow and not self.device.is_interpreted
 
     def is_shared(self, max_context: int) -> bool:
-        """Return whether programs share contexts of up to so many tokens, of which a part has no
-        fewer keys than `min_split_keys`."""
+        """Return whether several programs share a context of this maximum length, in parts of at
+        least `min_split_keys` keys."""
         return min(max_context, self.layer.pattern.size or max_context) > self.device.min_split_keys
 
     def num_programs(self, tile: Tile) -> int:
@@ -81,7 +81,7 @@ class Form:
 
     @property
     def write_rows(self) -> int:
-        """Return the number of vectors that one program writes."""
+        """Return the number of vectors per program of `write`."""
         return max(1, WRITE_ELEMENTS // columns(max(self.layer.head_size, self.layer.v_head_size)))
 
     def num_head_tiles(self, tile: Tile) -> int:

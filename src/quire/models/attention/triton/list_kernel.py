@@ -51,7 +51,7 @@ def count_tiles(
 
 @triton.jit
 def share_of(counts, num_seqs, program, HEAD_TILES: tl.constexpr):
-    """Return where the share of a program begins and ends, in tiles."""
+    """Return the first and last tile of a program's share."""
     share = tl.load(counts + num_seqs + 1)
     begin = program * share
     return begin, tl.minimum(begin + share, tl.load(counts + num_seqs) * HEAD_TILES)

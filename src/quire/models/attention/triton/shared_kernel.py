@@ -1,6 +1,6 @@
-"""Functions that the kernels of attention share: of what is seen, and of what is read.
+"""Functions shared by the attention kernels: masks and loads.
 
-All is Triton's language, a part of Python: what is uppercase is known when the kernel is compiled.
+All code is Triton's subset of Python; uppercase names are compile-time constants.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Tells where Triton's kernels of attention can run."""
+"""Decides whether the Triton attention kernels can run on a device."""
 
 import torch
 

@@ -8,14 +8,14 @@ from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
 MIN_ROWS = 16
-"""A tensor core multiplies at least so many."""
+"""The minimum tile size of a tensor core."""
 MAX_HEAD_SIZE, MAX_V_HEAD_SIZE = 576, 512
-"""Larger ones would not fit beside each other in registers."""
+"""The maximum tile size, so that tiles fit in registers."""
 MAX_PARTS = 64
 MIN_SPLIT_KEYS = 256
 PROGRAMS_PER_SM, MAX_PROGRAMS_PER_SM = 2, 4
 NUM_REGISTERS, MAX_REGISTERS = 65536, 255
-"""A multiprocessor has so many, and a thread at most."""
+"""The registers of a multiprocessor, and the maximum of a thread."""
 WARP_SIZE = 32
 LARGE_SHARED = (80, 90, 100)
 """The capabilities with over 160 KiB of shared memory for a multiprocessor, not 100."""

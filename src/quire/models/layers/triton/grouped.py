@@ -23,9 +23,9 @@ from quire.models.weights.weight_kernel import WeightOutline
 RUN = 32
 """Columns whose numbers are the low or the high halves of bytes that follow each other."""
 MIN_UNIT = 16
-"""Columns of one group that follow each other: RUN or so many."""
+"""The number of consecutive columns of one group: RUN or this number."""
 ROW_BYTES = 16
-"""Rows begin at multiples of so many bytes."""
+"""The alignment of rows in bytes."""
 HALF_BITS = 4
 MANY_ROWS = 128
 """Rows of x from which on W is widened and multiplied by torch: then products take the time."""
@@ -49,7 +49,7 @@ class RowLayout:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the numbers: whole runs, where two lie in a byte."""
+        """The bytes of the integers: full runs, if a byte holds two."""
         num_runs = -(-self.num_columns // (2 * RUN))
         return num_runs * RUN if self.is_halved else self.num_columns
 
@@ -76,7 +76,7 @@ class RowLayout:
         return MIN_UNIT if self.form.group_size % RUN else RUN
 
     def constants(self) -> dict[str, object]:
-        """Return the constants that both kernels take, which tell where a row has what."""
+        """Return the constants of both kernels, which describe the layout of a row."""
         is_signed = not self.form.has_offsets
         return {
             "SIZE": self.num_columns,
@@ -136,7 +136,7 @@ class TritonGrouped:
 
     @property
     def num_bits(self) -> int:
-        """0: each packed weight tells."""
+        """0: each packed weight has its own."""
         return 0
 
     @property

@@ -9,9 +9,9 @@ from quire.models.attention.triton.launch import DTYPES
 from quire.models.native.decoder.fused import HeadLayout
 
 GATE_COLUMNS = 1024
-"""Columns that one program gates."""
+"""Columns of `gate` per program."""
 WARP_COLUMNS = 512
-"""Columns of a norm that one warp takes, of at most MAX_WARPS."""
+"""Columns of a norm per warp, for at most MAX_WARPS warps."""
 MAX_WARPS = 16
 GATE_WARPS = 4
 
@@ -30,7 +30,7 @@ def norm_constants(width: int, kind: int, dtype: torch.dtype) -> Constants:
 
 
 def rope_constants(heads: HeadLayout, rotary_dim: int, dtype: torch.dtype) -> Constants:
-    """Return those of `rope`, whose programs must have one warp each."""
+    """Return the constants of `rope`, whose programs have one warp each."""
     rest = heads.head_size - rotary_dim
     values = {
         "NUM_QUERY": heads.num_query,

@@ -10,7 +10,7 @@ from quire.models.config import CheckpointError
 from quire.models.loading.safetensors.stored_tensors import StoredTensor
 
 SLACK, FREE = 2, 1 << 20
-"""A model may lack some of its weights, and is told so by name where they are few."""
+"""The maximum number of missing weights that a refusal names."""
 
 
 def refuse_more_layers(folder: Path, num_layers: int, tensors: Sequence[StoredTensor]) -> None:

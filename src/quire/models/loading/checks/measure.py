@@ -57,8 +57,8 @@ class Measured:
         return logits_packed(attach_small(self.loaded), self.tokens, self.loaded.device)
 
     def is_same(self, expected: Tensor, bound: float) -> bool:
-        """Return whether the model, as its modules are now, gives the `expected` logits beside
-        another request, but for a distance of `bound`."""
+        """Return whether the model with its current modules gives the `expected` logits beside
+        another request, up to a distance of `bound`."""
         return distance(self.packed_now(), expected) <= bound
 
     def refuse_beyond(self, bound: float, advice: str) -> None:

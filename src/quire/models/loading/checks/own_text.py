@@ -49,7 +49,7 @@ class OwnText(NamedTuple):
     logits: Tensor
 
     def loss(self, loaded: LoadedModel) -> Loss:
-        """Return what the weights of `loaded`, as they are now, change."""
+        """Return the change caused by the current weights of `loaded`."""
         count = len(self.token_ids)
         model = loaded.attach(2 + count // BLOCK_SIZE, BLOCK_SIZE, ONE_GROUP)
         found = logits_of(model, self.token_ids, range(count), loaded.device)

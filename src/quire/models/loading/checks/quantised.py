@@ -28,7 +28,7 @@ ADVICE = "Leave out --quantization to serve its weights as they are stored, and 
 
 
 def log_quantised(module: nn.Module, packed: PackedLinears, model_type: str) -> None:
-    """Log what is quantised and what is not. Raises UnsupportedModel if no weight is."""
+    """Log the quantized and the other weights. Raises UnsupportedModel without quantized ones."""
     weights = [each.weight for each in packed.shared_weights]
     if not weights:
         raise UnsupportedModel(
@@ -100,7 +100,7 @@ def _product_distance(shared: SharedWeight) -> float:
 
 
 def log_loss(loss: Loss | None) -> None:
-    """Log how much quantised weights change what comes next in a text, where that is known."""
+    """Log how much quantized weights change the next-token probabilities, if known."""
     if loss is None:
         return
     logger.info(

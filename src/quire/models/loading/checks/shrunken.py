@@ -109,8 +109,8 @@ def _build(config: "PretrainedConfig", device: torch.device) -> "PreTrainedModel
 
 
 def _sizes(config: "PretrainedConfig", *, keeps_heads: bool) -> Mapping[str, int]:
-    """Return SIZES, or where heads keep their size, as some tables of rotary positions want, those
-    with NUM_HEADS such heads."""
+    """Return SIZES, or if heads must keep their size, as for some rotary tables, sizes with
+    NUM_HEADS such heads."""
     if not keeps_heads:
         return SIZES
     num_heads = getattr(config, "num_attention_heads", None) or NUM_HEADS

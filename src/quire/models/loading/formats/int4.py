@@ -16,7 +16,7 @@ from quire.models.optimizations import Optimization
 
 
 def int4_kernels(options: KernelOptions) -> ModelKernels:
-    """Return the kernels of w4a8, or those over weights in groups where there are none."""
+    """Return the w4a8 kernels, or those over weights in groups if there are none."""
     built = library()
     assert built is not None, "only where it can be had"
     built = built.without(options.disabled)

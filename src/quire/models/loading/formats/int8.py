@@ -31,7 +31,7 @@ def why_not(options: KernelOptions, device: torch.device) -> str | None:
 
 
 def int8_kernels(options: KernelOptions) -> ModelKernels:
-    """Return the kernels of w8a8, or of w8a32 where there are none."""
+    """Return the w8a8 kernels, or the w8a32 kernels if there are none."""
     built = library()
     assert built is not None, "only where it can be had"
     w8a8 = _w8a8(built, options)

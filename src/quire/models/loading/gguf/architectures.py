@@ -347,4 +347,4 @@ MIXTURES: Mapping[str, Architecture] = MappingProxyType(
         )
     }
 )
-"""Models that files call as those without experts."""
+"""Mixture-of-experts models whose files have the architecture name of the dense model."""

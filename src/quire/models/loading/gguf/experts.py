@@ -42,8 +42,8 @@ def interleaved(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def join_experts(state: dict[str, Tensor], join: Join) -> None:
-    """Replace the parts of each layer's experts by what transformers has for them. Raises KeyError
-    where a part is missing, RuntimeError where their shapes do not fit."""
+    """Replace the parts of each layer's experts by transformers' tensors for them. Raises KeyError
+    for a missing part, RuntimeError for shapes that do not fit."""
     middle = f".{EXPERTS}."
     layers = dict.fromkeys(name.partition(middle)[0] for name in state if middle in name)
     for layer in layers:

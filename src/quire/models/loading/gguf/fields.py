@@ -62,7 +62,7 @@ class Fields(NamedTuple):
         return value
 
     def numbers(self, key: str, length: int) -> NDArray[np.generic] | None:
-        """Return an array of so many finite numbers; None where it is missing or empty."""
+        """Return an array of finite numbers of the given length; None if it is missing or empty."""
         value = self.header.metadata.get(key)
         if value is None:
             return None

@@ -23,7 +23,7 @@ from quire.models.loading.gguf.place import WEIGHTS, PartName, is_gguf_folder
 from quire.models.loading.gguf.tokenizer import CONTROL, PREFIX, build_tokenizer
 
 MADE_BY = 2
-"""A number that changes with what the folder holds, so that older ones are made anew."""
+"""The version of the folder's content; folders of other versions are made again."""
 END_TEXTS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "</s>"}
     | {"<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>", "<|end_of_turn|>", "<eos>"}

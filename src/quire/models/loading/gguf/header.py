@@ -61,8 +61,8 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read the head of a GGUF file. Raises CheckpointError, with one sentence that says where the
-    file is not what it should be."""
+    """Read the header of a GGUF file. Raises CheckpointError, with one sentence that names the
+    faulty place."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

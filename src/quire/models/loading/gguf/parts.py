@@ -48,7 +48,7 @@ def part_files(header: GgufHeader) -> list[Path]:
 
 
 def _files(first: Fields, num_parts: int) -> list[Path]:
-    """Return where the parts must be, by the name of the first."""
+    """Return the paths of all parts, by the name of the first."""
     path = first.path
     if path.name == WEIGHTS:
         links = PartName(path.stem, 1, num_parts).all()

@@ -24,8 +24,8 @@ DEEPSEEK_WORDS = (
 
 
 class PreTokenizer(NamedTuple):
-    """`patterns` cut one after the other, each what those before it left. A word that is a token as
-    a whole is taken as such where the merges are ignored."""
+    """`patterns` split the text in sequence, each the pieces of the previous ones. A word that is a
+    token is used as such if the merges are ignored."""
 
     patterns: tuple[str, ...]
     ignores_merges: bool = False

@@ -35,12 +35,12 @@ Numbers = NDArray[np.generic]
 
 
 def shown(name: str) -> str:
-    """Return what a stranger wrote, on one line that is not long."""
+    """Return untrusted text on one short line."""
     return repr(name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "...")
 
 
 class Malformed(ValueError):
-    """The file is not what its format allows; the text says where and why."""
+    """The file violates its format; the text has the place and the reason."""
 
 
 class Strings(Sequence[str]):
@@ -74,7 +74,7 @@ class Cursor:
         return len(self.content) - self.at
 
     def skip(self, num_bytes: int) -> int:
-        """Move on by so many bytes, and return where they begin."""
+        """Advance by `num_bytes`, and return their offset."""
         if num_bytes > self.num_left:
             raise Malformed(f"it ends at byte {len(self.content):,}, {num_bytes:,} bytes too early")
         start, self.at = self.at, self.at + num_bytes
@@ -94,7 +94,7 @@ class Cursor:
             raise Malformed(f"the string at byte {start:,} is not UTF-8: {error}") from error
 
     def skip_string(self) -> int:
-        """Move on by a string, and return where its characters begin."""
+        """Advance by a string, and return the offset of its characters."""
         return self.skip(self.unsigned(LENGTH_BYTES))
 
     def value(self, kind: int) -> "bool | int | float | str | Numbers | Strings":

@@ -22,7 +22,7 @@ CLOSE = 1e-4
 
 
 class Rope(NamedTuple):
-    """`rope_parameters`, and the length of context before it was stretched, where that is told."""
+    """`rope_parameters`, and the original context length, if known."""
 
     parameters: Mapping[str, object]
     original_length: int | None
@@ -56,7 +56,7 @@ def read_rope(fields: Fields, prefix: str) -> Rope:
 
 
 def _partial(fields: Fields, prefix: str) -> dict[str, object]:
-    """Return the share of a head that turns, where it is not all of it."""
+    """Return the rotary share of a head, if it is partial."""
     num_turned = fields.whole(f"{prefix}rope.dimension_count", None)
     num_heads = fields.whole(f"{prefix}attention.head_count", None)
     width = fields.whole(f"{prefix}embedding_length", None)

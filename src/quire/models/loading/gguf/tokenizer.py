@@ -81,7 +81,7 @@ class Vocabulary(NamedTuple):
         return found
 
     def added(self) -> Iterator[AddedToken]:
-        """Yield the tokens that are found in texts before all else."""
+        """Yield the tokens that are matched in texts first."""
         for token, kind in zip(self.tokens, self.types, strict=True):
             if kind in (CONTROL, UNKNOWN, USER_DEFINED) and not _is_blank(token):
                 yield AddedToken(token, special=kind != USER_DEFINED, normalized=False)
@@ -176,7 +176,7 @@ class Merge(NamedTuple):
 
 
 def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[Merge]:
-    """Yield all merges of a vocabulary by the ids of what they make."""
+    """Yield all merges of a vocabulary by the ids of their results."""
     types = vocabulary.types
     ids = {
         token: token_id

@@ -56,7 +56,7 @@ LARGEST = 127.0
 
 
 class BlockState(NamedTuple):
-    """The JSON beside a weight of 4 bits; `nested_block` is 0 where scales are floats."""
+    """The JSON beside a weight of 4 bits; `nested_block` is 0 if scales are floats."""
 
     shape: tuple[int, int]
     block: int
@@ -74,7 +74,7 @@ class BlockState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BitsAndBytesFormat:
-    """The parts of each weight tell its bits."""
+    """The bits follow from the parts of each weight."""
 
     def place(self, name: str) -> Place | None:
         found = FOUR_BITS.fullmatch(name)

@@ -41,7 +41,7 @@ OLDER, NEWER = "gptq", "gptq_v2"
 
 @dataclass(frozen=True, slots=True)
 class GptqFormat:
-    """`bits` are those that a weight may have; `zero_shift` is what a stored zero point lacks."""
+    """`bits` are the allowed bits of a weight; `zero_shift` is added to a stored zero point."""
 
     bits: Collection[int]
     zero_shift: int

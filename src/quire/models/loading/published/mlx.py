@@ -60,7 +60,7 @@ class MlxSettings:
 
 @dataclass(frozen=True, slots=True)
 class MlxFormat:
-    """`usual` for all weights but those of the modules in `own`."""
+    """`usual` for all weights except those of the modules in `own`."""
 
     usual: MlxSettings
     own: Mapping[str, MlxSettings]

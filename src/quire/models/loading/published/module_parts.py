@@ -1,5 +1,5 @@
-"""Tells by its name which part of which weight a stored tensor is, as most formats name them: the
-parts of a linear layer beside its `weight`, and those of experts in one tensor after its name."""
+"""Maps the name of a stored tensor to a part of a weight, as in most formats: parts of a linear
+layer beside its `weight`, and parts of experts in one tensor after its name."""
 
 import re
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ from quire.models.weights.grouped_weight import GroupedWeight
 Shape = tuple[int, ...]
 PACKED, ZEROS = "weight_packed", "weight_zero_point"
 UNSET = -1
-"""The group of a column where no order was made."""
+"""The group of a column without a reordering."""
 
 
 def packed_shape(parts: Mapping[str, PartOutline], num_bits: int) -> Shape:
@@ -44,7 +44,7 @@ def packed_shape(parts: Mapping[str, PartOutline], num_bits: int) -> Shape:
 
 
 def packed_weight(parts: Parts, num_bits: int) -> GroupedWeight | Tensor:
-    """Return the weight, in float32 where columns were put in an order."""
+    """Return the weight, in float32 if columns were reordered."""
     numbers = unpacked_bits(parts[PACKED], num_bits)
     scales = _scales(parts, numbers.shape)
     half = 1 << num_bits - 1

@@ -54,7 +54,7 @@ class Quantisation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that people know it by, with its bits or its kind where they are told."""
+        """The common name of the format, with its bits or its kind if known."""
         bits = self.settings.get("bits", self.settings.get("w_bit"))
         kind = self.settings.get("quant_algo", self.settings.get("format"))
         detail = f"{bits} bits" if isinstance(bits, int) else kind
@@ -98,15 +98,14 @@ def stated_quantisation(config: Config) -> Quantisation | None:
 
 
 def language_parts(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the configuration, and those within it that tell of the language model, each after its
-    prefix."""
+    """Yield the configuration and the nested ones of the language model, each after its prefix."""
     yield "", config
     for name in ("text_config", "llm_config", "language_config"):
         yield f"{name}.", as_object(config.get(name))
 
 
 def as_object(value: object) -> Config:
-    """Return a JSON object as it is, and an empty one for anything else."""
+    """Return a JSON object, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 

@@ -50,10 +50,10 @@ class PublishedFormat(Protocol):
     """One format, with the settings of one checkpoint."""
 
     def place(self, name: str) -> Place | None:
-        """Return where the tensor of that name belongs; None for one that is a weight as it is, and
-        UNUSED for one that is left out.
+        """Return the place of the tensor with this name; None for an unquantized weight, and UNUSED
+        for an ignored tensor.
 
-        A weight of one part alone that is called like itself is one as it is, too.
+        A weight with a single part of its own name is also unquantized.
         """
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:

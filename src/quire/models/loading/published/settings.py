@@ -1,5 +1,4 @@
-"""Reads the settings of a quantised checkpoint, and refuses those that are not what a format
-allows."""
+"""Reads the settings of a quantized checkpoint, and refuses unsupported ones."""
 
 from collections.abc import Collection, Mapping
 

@@ -49,7 +49,7 @@ SIGNED_BITS = 5
 
 @dataclass(frozen=True, slots=True)
 class TorchAoFormat:
-    """The parts of each weight tell its kind."""
+    """The kind follows from the parts of each weight."""
 
     def place(self, name: str) -> Place | None:
         found = PART.fullmatch(name)
@@ -125,7 +125,7 @@ def _of_rows(scale: Tensor, num_rows: int) -> Tensor:
 
 
 def _less_zeros(qdata: Tensor, zero_point: Tensor | None) -> Tensor:
-    """Return the numbers less their zero points: of int8 where all of them are, else of int16."""
+    """Return the integers minus their zero points: int8 if all fit, otherwise int16."""
     if zero_point is None or not bool(zero_point.any()):
         return qdata
     zeros = _of_rows(zero_point.to(torch.int16), len(qdata))[..., None]

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PLAIN = ""
 """The part that a weight is which is stored as it is."""
 MAX_TELLING_BYTES = 4096
-"""A part that tells of the others is no larger."""
+"""The maximum size of a part that describes the others."""
 Part = TypeVar("Part")
 
 

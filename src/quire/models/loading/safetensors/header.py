@@ -55,7 +55,7 @@ def read_entries(file: Path) -> list[HeaderEntry]:
 
 
 def shown(name: object) -> str:
-    """Return what a stranger wrote, on one line that is not long."""
+    """Return untrusted text on one short line."""
     text = repr(name)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 

@@ -17,8 +17,7 @@ HALVES = (torch.bfloat16, torch.float16)
 def opened_tensors(
     folder: Path, names: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor after its name, or those of `names` alone. Raises what safetensors
-    raises."""
+    """Yield each tensor after its name, or only those of `names`. Raises safetensors' errors."""
     for file in files_of(folder):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():

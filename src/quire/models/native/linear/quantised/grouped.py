@@ -19,13 +19,13 @@ from quire.models.weights.weight_kernel import WeightOutline
 PANEL_ROWS = 32
 LINE_FLOATS = 16
 STEP = 8
-"""Groups are whole multiples of so many columns."""
+"""The granularity of groups, in columns."""
 IN_GROUPS = 0
 """The number of bits by which the decoder knows weights that tell their form themselves."""
 NUM_ROWS_FIELD = 4
 """The place of `num_rows` in a `PanelForm`."""
 SHARD_NUMBERS = 1 << 22
-"""A weight is packed by so many numbers at a time: what is beside the packed one is small."""
+"""The number of values packed at a time, which bounds the temporary memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class GroupedKernel:
 
     @property
     def num_bits(self) -> int:
-        """IN_GROUPS: each packed weight tells."""
+        """IN_GROUPS: each packed weight has its own."""
         return IN_GROUPS
 
     @property
@@ -131,8 +131,8 @@ class GroupedKernel:
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Return x W^T + bias: [..., K] to [..., N]. `bias` [N] is contiguous.
 
-        Each number of W is rounded twice at most where scales are no halves, once where there are
-        offsets, and else not at all.
+        Each value of W is rounded at most twice if scales are not float16, once with offsets, and
+        otherwise not at all.
         """
         return product(self.multiply, x, weight, bias)
 
