@@ -152,7 +152,12 @@ def real_table(records: Sequence[Record]) -> str:
     workloads = sorted({name for row in cells.values() for name in row})
     headings = ["machine", "Quire with", "peer", *map(_heading, workloads)]
     rows = [
-        [machine, f"`{options}`" if options else "defaults", peer, *(row.get(w, "") for w in workloads)]
+        [
+            machine,
+            f"`{options}`" if options else "defaults",
+            peer,
+            *(row.get(w, "") for w in workloads),
+        ]
         for (machine, options, peer), row in cells.items()
     ]
     return table([headings, *rows])

@@ -10,7 +10,7 @@ Every block but the null block 0 is in exactly one state:
 The evictable blocks are evicted least recently released first. Metrics call this state `cached`.
 
 One block is found under each key. Held blocks of the same content beside it are its duplicates:
-when nobody holds the one that is found any more, a duplicate is found instead, and it is free.
+when the cached one has no references left, a duplicate is cached in its place, and it is freed.
 """
 
 from collections.abc import Callable, Iterable
@@ -63,8 +63,8 @@ class BlockPool:
     """Takes, shares and releases blocks by their ids.
 
     `take` gives all or nothing. One release too many raises AccountsError. `on_evict` is called
-    with each block that can be found no more, its key and its content. `payers` knows of each held
-    block who is charged for it, of those who have named themselves as its payer.
+    with each block that can be found no more, its key and its content. `payers` has the payer of
+    each held block, among its named holders.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class BlockTable:
     of that group. Every group has `num_covered` entries. The leading `num_cached_blocks` blocks
     have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
     never do. `swap` is set while the request is swapped out. `num_from_host` tokens were found on
-    the host when it was admitted. `payer` is who is charged for the blocks, once for all of theirs.
-    `name` tells traces whose table it is; the cache makes nothing of it.
+    the host when it was admitted. `payer` is charged for the blocks, once per block. `name`
+    identifies the table in traces; the cache makes nothing of it.
     """
 
     block_ids: tuple[list[int], ...]

@@ -14,8 +14,8 @@ from quire.cache.sharing import NO_KEYS, OPEN, ExtraKeys, SharingTerms, extra_ke
 
 
 class Content:
-    """The content proves what a cached block holds. Only `parent` is ever replaced, and only by its
-    equal."""
+    """The content proves the tokens of a cached block. Only `parent` is ever replaced, and only by
+    its equal."""
 
     __slots__ = ("digest", "tokens", "extra", "parent")
 

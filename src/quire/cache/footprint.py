@@ -42,7 +42,7 @@ UNBOUNDED = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of device memory by what they depend on.
+    """Bytes of device memory by their dependence.
 
     - block_bytes: one block of KV.
     - token_bytes: what each token of a step takes at the peak: its activations, logits, id,
@@ -86,8 +86,8 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """`num_blocks` and `num_tokens` take `num_bytes`. One more of what was unknown does not fit, or
-    goes beyond a bound that was given.
+    """`num_blocks` and `num_tokens` take `num_bytes`. One more unit of the unknown does not fit, or
+    exceeds a given bound.
 
     `free_blocks` and `free_tokens` are what memory alone would have allowed, and `bound_by` names
     the bounds that are less than that.
@@ -133,8 +133,8 @@ def solve_both(
 
 
 def _blocks_beside_share(footprint: Footprint, available: int, share: Fraction) -> int | None:
-    """Return how many blocks fit beside a step of `share` tokens for each of theirs, or None if
-    what does not grow is already too much.
+    """Return the number of blocks that fit beside a step of `share` tokens per token of theirs, or
+    None if the constant part is already too large.
 
     With N blocks of s tokens, M = share * N * s tokens in a step, share = u / v, and bytes b for a
     block, t for a token, p for a pair, f fixed, all of A is taken where
@@ -158,9 +158,8 @@ def _blocks_beside_share(footprint: Footprint, available: int, share: Fraction) 
 def solve_blocks(
     footprint: Footprint, available: int, *, num_tokens: int, max_blocks: int | None = None
 ) -> Solution:
-    """Return how many blocks fit beside a step of `num_tokens`. Raises TooLittleMemory if the step
-    alone does not fit.
-    """
+    """Return the number of blocks that fit beside a step of `num_tokens`. Raises TooLittleMemory if
+    the step alone does not fit."""
     rest = available - footprint.num_bytes(0, num_tokens)
     if rest < 0:
         raise _no_room(f"steps of {num_tokens} tokens", available - rest, available)
@@ -173,7 +172,7 @@ def solve_blocks(
 def solve_tokens(
     footprint: Footprint, available: int, *, num_blocks: int, max_tokens: int | None = None
 ) -> Solution:
-    """Return how many tokens of a step fit beside `num_blocks`. Raises TooLittleMemory if the
+    """Return the number of step tokens that fit beside `num_blocks`. Raises TooLittleMemory if the
     blocks alone do not fit.
 
         p * M^2  +  (t + N s p) * M  +  N b + f - A  =  0

@@ -27,9 +27,8 @@ class HostUsage(NamedTuple):
 
 class HostPool:
     """Keeps blocks of `num_blocks` in host memory. `on_evict` is called with the key and the
-    content of each block that can be found no more. `payers` knows who is charged for each retained
-    key and each private block.
-    """
+    content of each block that can be found no more. `payers` has the payer of each retained key and
+    each private block."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
 
 class KVCache:
-    """Hands out the blocks of all requests, all or none of what a call asks for.
+    """Allocates the blocks of all requests; a call gets all its blocks or none.
 
     A table is opened once per request and may be admitted again after a release. `offloads` may be
     set at any time: it says whether evicted blocks that no swapped request needs are copied to the
@@ -183,9 +183,8 @@ class KVCache:
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
         """Make the table hold the tokens `start .. end`, and return the blocks added by group: none
-        if it held them already, None if the pool has too few. What no token from `start` on can see
-        is given back first.
-        """
+        if it held them already, None if the pool has too few. Blocks that no token from `start` on
+        attends to are freed first."""
         self._give_back(table, start)
         wanted = -(-end // self._block_size)
         if wanted <= table.num_covered:
@@ -207,8 +206,7 @@ class KVCache:
 
     def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
         """Note that the first `num_computed` tokens now lie in the table's blocks: full ones may be
-        shared from here on, and those that no later token can see are given back.
-        """
+        shared from here on, and blocks that no later token attends to are freed."""
         num_full = num_computed // self._block_size
         if num_full > table.num_cached_blocks and self._is_caching and table.epoch == self._epoch:
             table.chain.extend(token_ids)

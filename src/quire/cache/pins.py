@@ -44,7 +44,7 @@ class Pins:
         return BlockUsage(free, cached, held - num_pinned, num_pinned)
 
     def states(self) -> bytearray:
-        """Return the `BlockState` of each block of the pool. One that is pinned is that alone."""
+        """Return the `BlockState` of each block of the pool. A pinned one counts only as pinned."""
         states = self._finder.pool.states()
         for block_id in self._num_pins:
             states[block_id] = BlockState.PINNED

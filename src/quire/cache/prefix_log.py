@@ -12,10 +12,9 @@ from quire.cache.prefix_miss import Miss, PrefixMisses
 
 
 class PrefixLog:
-    """Notes what enters and leaves the prefix cache. Events are collected until they are taken, and
-    only if the configuration asks for them. `on_cached` is called with the content and group of
-    each block that can be found from now on.
-    """
+    """Notes the blocks that enter and leave the prefix cache. Events are collected until they are
+    taken, and only if the configuration asks for them. `on_cached` is called with the content and
+    group of each block that can be found from now on."""
 
     def __init__(self, config: CacheConfig) -> None:
         self._root = config.block_hash.root

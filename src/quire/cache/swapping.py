@@ -27,9 +27,8 @@ class RecomputeCost(NamedTuple):
 def recompute_cost_of(
     table: BlockTable, pool: BlockPool, num_computed: int, block_size: int
 ) -> RecomputeCost:
-    """Return what is lost by the release of a table that holds `num_computed` tokens. The leading
-    blocks that others hold too are safe.
-    """
+    """Return the recompute cost of a table with `num_computed` tokens. The leading blocks that
+    others hold too are safe."""
     num_full = -(-num_computed // block_size)
     num_own, num_safe = 0, num_full
     for ids in table.block_ids:
@@ -46,9 +45,9 @@ def recompute_cost_of(
 def swap_out(
     table: BlockTable, pool: BlockPool, host: HostPool, num_computed: int, block_size: int
 ) -> list[BlockCopy] | None:
-    """Retain and copy what the table needs to go on after `num_computed` tokens. Return the copies
-    for it, or None if the host has too few blocks. The table still holds its blocks.
-    """
+    """Retain and copy the blocks that the table needs to continue after `num_computed` tokens.
+    Return the copies for it, or None if the host has too few blocks. The table still holds its
+    blocks."""
     retained: list[tuple[int, int, bytes]] = []
     places: list[tuple[int, int]] = []
     num_full = num_computed // block_size

@@ -36,7 +36,7 @@ class StoredPrefix(NamedTuple):
 
 
 class TakenIn(NamedTuple):
-    """A block that was taken for what comes in, by the position of its place in the question."""
+    """A block that was taken for incoming data, by its position in the question."""
 
     position: int
     block_id: int
@@ -96,8 +96,8 @@ class Transfers:
     def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
         """Take blocks for these places, as many as the pool has, and let them be found as cached.
         Places that are here by now get none. What the chain has here already is the last to be
-        evicted for it. The caller writes the blocks before any step is scheduled. `name` tells
-        traces for whom they come in."""
+        evicted for it. The caller writes the blocks before any step is scheduled. `name` identifies
+        the request in traces."""
         pool, finder = self._pool, self._finder
         wanted = [
             position

@@ -54,8 +54,8 @@ class Channel:
                 self._socket.send(frame(msgspec.msgpack.encode(message)), socket.MSG_DONTWAIT)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something arrives or the other end closes, for at most so many seconds; return
-        whether it did."""
+        """Wait until a message arrives or the other end closes, for at most `seconds`;
+        return whether it did."""
         readable, _, _ = select.select([self._socket], [], [], seconds)
         return bool(readable)
 

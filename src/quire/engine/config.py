@@ -1,6 +1,5 @@
-"""The configuration of an engine, in groups that are handed to what needs them. Values come from
-`server/cli/settings.py`; nothing here reads the environment.
-"""
+"""The configuration of an engine, in groups for its parts. Values come from
+`server/cli/settings.py`; nothing here reads the environment."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConfig:
-    """The limits of requests and steps, and who is served first.
+    """The limits of requests and steps, and the order of service.
 
     max_model_len, max_num_batched_tokens: tokens of a request and of a step; None for a value
         derived from the model and the device, which the memory receipt tells.
@@ -188,7 +187,7 @@ class SchedulingConfig:
 
 @dataclass(frozen=True, slots=True)
 class TracingConfig:
-    """The configuration of what an engine tells of its work, beside its results.
+    """The configuration of an engine's traces and events.
 
     otlp_traces_endpoint: the URL of an OpenTelemetry collector; None sends it nothing.
     log_name: the name of the engine in its lines of the log.
@@ -203,7 +202,7 @@ class TracingConfig:
 
 @dataclass(frozen=True, slots=True)
 class SupervisionConfig:
-    """The configuration of what becomes of a model whose engine ends.
+    """The configuration of restarts after the end of an engine.
 
     max_engine_restarts: so many times within ten minutes another one is started.
     stuck_after_s: an engine that has work and does no step for so long is ended.
@@ -279,8 +278,8 @@ class EngineConfig:
 
 
 def check_options(config: EngineConfig) -> None:
-    """Check what types cannot say, before anything is loaded. Raises ValueError, whose text names
-    the flag."""
+    """Check constraints that types cannot express, before anything is loaded. Raises ValueError,
+    whose text names the flag."""
     memory, scheduling = config.memory, config.scheduling
     _ = memory.budget
     if config.model.tensor_parallel_size > 1:

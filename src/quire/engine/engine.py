@@ -62,8 +62,8 @@ class Engine:
 
     `clock` returns seconds that never go back. `is_overlapped` schedules a step while the device
     computes the one before; it helps on devices that compute while the host goes on. A request with
-    a grammar runs once that is compiled, by the runner's `grammars`. `running`, if there is any, is
-    told what it is at work on.
+    a grammar runs once that is compiled, by the runner's `grammars`. `running`, if given, records
+    the active requests.
     """
 
     def __init__(

@@ -11,8 +11,8 @@ EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 
 
 class FailureKind(StrEnum):
-    """The kinds of errors that end an engine process: memory ran out, the device is dead, settings
-    or checkpoint allow no start, somebody has killed another rank, or anything else."""
+    """The kinds of errors that end an engine process: out of memory, a dead device, settings or a
+    checkpoint that allow no start, a killed rank, or others."""
 
     OUT_OF_MEMORY = "out_of_memory"
     DEVICE = "device"

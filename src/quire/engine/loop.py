@@ -22,8 +22,8 @@ class MessageResults(NamedTuple):
 
 
 IDLE_S = 1.0
-"""An engine that had nothing to do for so long tells what was written to disk meanwhile or sent to
-other engines, and for how long prefixes were pinned."""
+"""Seconds after which an idle engine reports its disk writes, its KV transfers and the time of
+pinned prefixes."""
 
 
 class EngineLoop:
@@ -69,7 +69,7 @@ class EngineLoop:
         )
 
     def _is_idle(self) -> bool:
-        """Return True if there is nothing to do or to tell before a message comes."""
+        """Return True if there is nothing to do or to report before a message comes."""
         engine = self._engine
         if engine.has_work:
             return False

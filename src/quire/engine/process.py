@@ -53,7 +53,7 @@ def run(fds: Descriptors, imported_since_s: float | None = None) -> None:
 
 
 def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -> None:
-    """Load what the configuration in the first frame names, then run the engine's loop."""
+    """Load the model of the configuration in the first frame, then run the engine's loop."""
 
     def report_progress(phase: str, done: int, total: int) -> None:
         channel.send(Loading(phase, done, total))
@@ -99,7 +99,7 @@ def _end_at_once(channel: Channel, failed: Failed) -> NoReturn:
 
 
 def _close_all(sock: socket.socket, fds: Descriptors) -> None:
-    """Close, in a fork, what is the engine's: the server knows by its socket that it has ended."""
+    """Close the engine's descriptors in a fork: its socket tells the server that it has ended."""
     sock.close()
     os.close(fds.record)
     os.close(fds.ring)

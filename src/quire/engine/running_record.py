@@ -74,7 +74,7 @@ class RunningRequests:
         self._left: tuple[str, ...] = ()
 
     def note_step(self, step: Step) -> None:
-        """Write what the step changes, before it runs. A request that it lets go of stays for one
+        """Write the changes of a step, before it runs. A request that it lets go of stays for one
         step, since a device may still compute the step before."""
         if not (step.new_requests or step.finished_requests or self._left):
             return

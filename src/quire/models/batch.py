@@ -118,7 +118,7 @@ def _between(indices: Indices, first: int, end: int) -> Indices:
 
 
 class StepRows(NamedTuple):
-    """The rows of a step that were asked for.
+    """The requested rows of a step.
 
     logits: [R, vocab_size], of the tokens of `logits_indices`.
     states: [S, hidden_size], of the tokens of `states_indices`; None where these are None.
@@ -157,7 +157,7 @@ class Model(Protocol):
     def forward_with_states(self, batch: Batch) -> StepRows:
         """Do as `forward` does for a batch with `states_indices`, and return these states too.
 
-        They are what the model's head reads, after the last norm, of a float dtype. Raises
+        They are the inputs of the model's head, after the last norm, of a float dtype. Raises
         RuntimeError where the model does not show them.
         """
         ...

@@ -41,6 +41,6 @@ class KeepsBlocks(Protocol):
     """A model whose blocks can be had as rows."""
 
     def block_rows(self) -> BlockRows:
-        """Return what copies the blocks. On a device that is not the host it takes memory of it,
+        """Return the copier of the blocks. On a device that is not the host it takes memory of it,
         of `staging_bytes`."""
         ...

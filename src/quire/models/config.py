@@ -304,7 +304,7 @@ class ModelFacts:
         return len(self.layers)
 
     def layout(self, options: KVOptions) -> Layout:
-        """Return how the layers' K and V are grouped, and what a block of them takes."""
+        """Return the layer groups of K and V, and the bytes of a block."""
         sizes = options.element_bytes(self.dtype_bytes)
         specs = [layer.kv_spec(*sizes) for layer in self.layers]
         return build_layout(specs, hybrid=options.hybrid)

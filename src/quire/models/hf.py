@@ -34,7 +34,7 @@ def paged_attention(
     attention_mask: Tensor | None,
     **extras: object,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks in each layer of a `quire_paged` model."""
+    """The attention function of transformers for each layer of a `quire_paged` model."""
     hook: AttentionHook = getattr(module, HOOK)
     out = hook.attend(query, key, value, {"attention_mask": attention_mask, **extras})
     return out.contiguous(), None  # some families view it otherwise
@@ -141,7 +141,7 @@ def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
 
 
 def prepare(module: nn.Module, model_type: str) -> None:
-    """Switch off in the attention modules what the hooks will do instead."""
+    """Switch off operations of the attention modules that the hooks replace."""
     for _, attention in attention_modules(module):
         if is_latent(attention):
             keep_latent(attention, model_type)

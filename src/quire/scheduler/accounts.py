@@ -149,8 +149,8 @@ class Counters:
             self.num_block_copies[copy.kind] += 1
 
     def note_outputs(self, request: Request, num_tokens: int, now: float) -> None:
-        """Count tokens of one step, of which the first was sampled, and the prompt with the first
-        of all."""
+        """Count the tokens of one step, the first of them sampled and the others forced, and the
+        prompt with the first output token."""
         request.generated.num_tokens += num_tokens
         self.num_forced_tokens += num_tokens - 1
         if request.first_token_s is None:
@@ -158,8 +158,7 @@ class Counters:
             request.note(now, Reason.FIRST_TOKEN)
 
     def note_step(self, launch: StepLaunch | None, failure: StepFailure | None) -> None:
-        """Count a step by how it was launched, if it was, and by what kept it from being computed
-        at once, if anything did."""
+        """Count a step by its launch and its failure, if it has them."""
         if launch is not None:
             self.num_steps[launch] += 1
         if failure is not None:

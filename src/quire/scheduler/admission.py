@@ -139,11 +139,10 @@ class Admission:
         return num_shared
 
     def _wait_for_prefix(self, request: Request, draft: StepDraft) -> Blocker | None:
-        """Return why the request should wait for a prefix, or None. It should where another
-        computes more of its prompt than it would find now, and it has its first token sooner by
-        waiting for that: after the steps under way, and this one if it could be done with its
-        prompt in it. What was preempted has waited enough.
-        """
+        """Return why the request should wait for a prefix, or None. It should if another request
+        computes more of its prompt than its prefix hit, and if waiting for that gives an earlier
+        first token: after the steps in flight, and this one if it could finish its prompt in this
+        step. Preempted requests do not wait."""
         if request.new.needs_all_rows or request.num_preemptions:
             return None
         awaited = self.prefix_waits.awaited(request, use_host=self._uses_host(request))
@@ -160,7 +159,8 @@ class Admission:
         return Blocker(Reason.WAITS_FOR_PREFIX, awaited.num_tokens, awaited.other)
 
     def _uses_host(self, request: Request) -> bool:
-        """Return whether the request copies in what the host has of it, and does not compute it."""
+        """Return whether the request copies its blocks in from the host instead of recomputing
+        them."""
         return self._cost.prefers_host(
             self._cache.block_recompute_cost, is_resumed=request.num_preemptions > 0
         )

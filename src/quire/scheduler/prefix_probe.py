@@ -20,7 +20,7 @@ class PrefixProbe(NamedTuple):
 
 
 def probe_prefix(cache: KVCache, token_ids: Sequence[int], sharing: SharingTerms) -> PrefixProbe:
-    """Return what of a prompt is cached now for a request that shares as `sharing` says. It takes
+    """Return the prefix hit of a prompt under the terms of `sharing`. It takes
     as long as an admission: the hashes of the prompt's blocks."""
     table = cache.open_table(sharing)
     num_cached = cache.num_cached(table, token_ids)

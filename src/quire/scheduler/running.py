@@ -46,10 +46,9 @@ class RunningSet:
             del self._queues[request.tenant]
 
     def victim(self, request: Request) -> Request:
-        """Return who gives up blocks for this request, which is being scheduled: the last of the
-        tenant that was served most. It is never one ahead of the request, which may be in the step
-        already, nor the first of all, which is why some request always goes on.
-        """
+        """Return the victim that gives up blocks for this request, which is being scheduled: the
+        last of the tenant that was served most. It is never one ahead of the request, which may be
+        in the step already, nor the first of all, which is why some request always goes on."""
         first = self._order.first
         lasts = (queue.last for queue in self._queues.values())
         return max(

@@ -1,4 +1,4 @@
-"""The choice of which requests compute how many tokens in the next step.
+"""Decides which requests compute how many tokens in the next step.
 
 The scheduler is a pure state machine: no clock, no randomness, no I/O; the time comes in as an
 argument. A request goes this way:
@@ -115,7 +115,7 @@ class Scheduler:
     ) -> Refusal | None:
         """Take in a request that an engine which has ended had accepted. It waits like one that was
         preempted, ahead of all that are new, and is refused only if its id is in use or if it could
-        never run. Should its output be complete, the next update tells of its end."""
+        never run. If its output is complete, the next update reports its end."""
         refusal = self._acceptance.resumed_refusal(new, self._requests)
         if refusal is not None:
             return refusal

@@ -1,5 +1,5 @@
-"""Counts what each tenant has been served: virtual token counters after Sheng et al., Fairness in
-Serving Large Language Models (arXiv 2401.00588).
+"""Counts the service of each tenant: virtual token counters after Sheng et al., Fairness in Serving
+Large Language Models (arXiv 2401.00588).
 
 A counter grows by the prompt tokens computed and, at twice the price, the tokens sampled, over the
 request's weight. Prefix hits and recomputation cost nothing, so counters only grow.

@@ -69,8 +69,8 @@ class StepFailure(StrEnum):
 
 
 class StepLaunch(StrEnum):
-    """The ways in which a device is told to compute a step: operation by operation, as captured
-    pieces with attention between them, or as one capture (vLLM: CUDAGraphMode)."""
+    """The ways to launch a step on a device: operation by operation, as captured pieces with
+    attention between them, or as one capture (vLLM: CUDAGraphMode)."""
 
     NONE = "none"
     PIECEWISE = "piecewise"
@@ -173,13 +173,13 @@ class Stats(NamedTuple):
     may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
-    `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
-    waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
-    from the host, `num_disk_hits` were loaded from disk and `num_peer_hits` from other engines.
-    `num_steps_out_of_memory` and `num_steps_with_errors` were not computed at once;
+    `num_generation_tokens`, `num_forced_tokens` were not sampled. `predicted_wait_s` is the
+    estimated time until the waiting requests are computed. Of `num_prefix_hits`, `num_host_hits`
+    were copied in from the host, `num_disk_hits` were loaded from disk and `num_peer_hits` from
+    other engines. `num_steps_out_of_memory` and `num_steps_with_errors` were not computed at once;
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
-    captures. Of `num_wasted_tokens`, which were computed again,
-    `num_lost_tokens` had been computed by engines that ended.
+    captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
+    by engines that ended.
     """
 
     num_running: int

@@ -8,10 +8,10 @@ from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step
 class StepDraft:
     """A step that only grows.
 
-    `tokens_left` is what remains of the step's token budget. `num_aside` requests wait although
-    they would be next; a sequence is kept for each of them, and `num_reserved` blocks for all
-    together; `num_unready` others wait and keep nothing. The results of `num_under_way` earlier
-    steps have not come.
+    `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
+    would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
+    `num_unready` others wait and keep nothing. The results of `num_under_way` earlier steps have
+    not come.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:

@@ -77,9 +77,8 @@ def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) 
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
-    """Return the bytes that `run` takes at its peak beyond what was in use before. Memory that
-    torch keeps for later is released, so that it is not counted twice.
-    """
+    """Return the peak bytes of `run` beyond the memory in use before. Memory that torch keeps for
+    later is released, so that it is not counted twice."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

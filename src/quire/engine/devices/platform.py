@@ -1,4 +1,4 @@
-"""The parts of a machine that a start asks: the memory of its devices, and what captures launches.
+"""The parts of a machine that a start uses: the memory of its devices, and what captures launches.
 
 A test has a platform of its own, which captures on a CPU and says how much memory there is.
 """
@@ -15,7 +15,7 @@ from quire.models.parallel.ranks import Ranks
 
 
 def cuda_graphs(device: torch.device, ranks: Ranks | None) -> CUDADevice | None:
-    """Return what captures the launches of a GPU, the same on all `ranks`; None for a CPU."""
+    """Return the recorder of a GPU's launches, the same on all `ranks`; None for a CPU."""
     return CUDADevice(device, ranks) if device.type == "cuda" else None
 
 

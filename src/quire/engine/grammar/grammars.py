@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_UNUSED = 64
-"""So many compiled grammars are kept that no request has, the latest used ones."""
+"""The maximum number of unused compiled grammars that are kept, the most recent ones."""
 
 Compile = Callable[[str], TokenMatcher]
 
@@ -76,7 +76,8 @@ class Grammars:
         return False
 
     def _compile_whole(self, grammar: str) -> CompiledGrammar:
-        """Compile a grammar, with what every output begins with. Raises ValueError."""
+        """Compile a grammar, and advance it by the common beginning of all outputs. Raises
+        ValueError."""
         matcher = self._compile(grammar)
         forced = tuple(forced_tokens(matcher))
         if matcher.is_error():

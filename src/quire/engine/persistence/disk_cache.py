@@ -81,7 +81,7 @@ class DiskCache:
         self._unsaved.flush(is_idle=is_idle)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for what is read or written, at most so long; return False if nothing is."""
+        """Wait for reads or writes, for at most `seconds`; return False if nothing is."""
         loading = next((each for each in self._loadings if each.is_loading), None)
         if loading is not None:
             loading.wait(seconds)

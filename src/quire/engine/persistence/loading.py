@@ -29,14 +29,14 @@ MAX_READING_PARTS = 4
 """The most that is read, or waits to go into blocks, at a time, in parts of the largest size: more
 would leave the processor's caches before it is used."""
 TAKE_IN_S = 0.004
-"""Between two steps no part is begun after so long."""
+"""Seconds between two steps after which no further part is begun."""
 MAX_LOAD_S = 10.0
 """A request waits no longer for a store that hangs."""
 LATENCY_S = 0.001
 DECAY = 0.9
 RETRIED = 32
-"""One of so many loads that would cost more than computing is done, to see whether the store has
-become faster."""
+"""One of this number of loads that seem slower than computing is done, to measure the store again.
+"""
 
 
 class Source(NamedTuple):
@@ -94,8 +94,9 @@ class _Load:
 
 
 class Loading:
-    """Decides what is loaded of a source, and does it. `root` is the parent's digest of every first
-    block. A request for which there is nothing to load here, or nothing more, goes on to `then`."""
+    """Decides which blocks are loaded from a source, and loads them. `root` is the parent's digest
+    of every first block. A request for which there is nothing to load here, or nothing more, goes
+    on to `then`."""
 
     def __init__(
         self,

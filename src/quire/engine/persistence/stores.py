@@ -9,8 +9,7 @@ from quire.storage.network.transfer import Transfer
 
 
 class Stores(NamedTuple):
-    """A folder of blocks, what writes to it, and the engines that it is shared with over the
-    network, if there are any."""
+    """A folder of blocks, its writer, and the engines that share it over the network, if any."""
 
     store: BlockStore
     writer: WriteBehind

@@ -25,9 +25,9 @@ PATIENCE_S = 0.25
 OFFERED_PATIENCE_S = 0.01
 """The same with KV transfer, where other engines may need the blocks at once."""
 COPY_S = 0.001
-"""A device copies some megabytes in about so long."""
+"""The approximate time of a device for copying some megabytes."""
 MAX_COPIED = 2
-"""No more is copied while so many batches of blocks are on their way from the device."""
+"""The maximum number of batches of blocks in transit from the device."""
 MAX_UNSAVED = 1 << 16
 """The most blocks that wait; the oldest go without being written."""
 
@@ -46,7 +46,7 @@ class _Copied(NamedTuple):
 
 
 class Unsaved:
-    """Hands new blocks to what writes them. `root` is the parent's digest of every first block."""
+    """Passes new blocks to their writer. `root` is the parent's digest of every first block."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ from quire.models.loading.loader import load_shard
 from quire.models.parallel.group import RankGroup
 
 COLLECTIVE_TIMEOUT_S = 1800.0
-"""A rank waits so long for the others where it must: a rank that hangs is found sooner, by the step
-that does not end."""
+"""Seconds that a rank waits for the others where it must: a rank that hangs is found sooner, by the
+step that does not end."""
 
 
 def load_part(

@@ -1,4 +1,4 @@
-"""A look at a segment that tells how long it is and how many steps it has, and replays nothing."""
+"""Reads the length and the number of steps of a segment without replaying it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

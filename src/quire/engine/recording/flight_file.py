@@ -92,7 +92,7 @@ def write_file(
 
 
 def load_file(path: Path) -> FlightFile:
-    """Return what the file at `path` holds. Raises FlightFileError, and OSError."""
+    """Return the content of the file at `path`. Raises FlightFileError, and OSError."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
@@ -129,8 +129,8 @@ def read_file(data: bytes) -> FlightFile:
 
 
 def read_segment(data: bytes) -> FlightSegment | None:
-    """Return what the frames of a segment hold, up to the first that is not whole; None if that is
-    not even its beginning."""
+    """Return the content of a segment's frames, up to the first incomplete one; None if that is not
+    even its beginning."""
     decoder = msgspec.msgpack.Decoder[Record](Record)
     records = bodies(data)
     try:

@@ -1,5 +1,5 @@
-"""All inputs of the scheduler as they are recorded, each with what the scheduler answered. `apply`
-gives one to a replayed scheduler, and says how its answer differs.
+"""All recorded inputs of the scheduler, each with its answer. `apply` gives one to a replayed
+scheduler, and says how its answer differs.
 
 A new input is one more class here and one more method of `RecordedScheduler`.
 """
@@ -130,7 +130,7 @@ class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
 
 
 class Charged(msgspec.Struct, frozen=True, tag=14, array_like=True):
-    """Other engines have served tenants, which have numbers here, so much."""
+    """The service of tenants, by number, in other engines."""
 
     served: dict[int, float]
     answers: list[int]
@@ -178,8 +178,8 @@ class LoadEnded(msgspec.Struct, frozen=True, tag=12, array_like=True):
 
 
 class TookIn(msgspec.Struct, frozen=True, tag=13, array_like=True):
-    """Blocks were taken for what was read: for these places (block index and group) of a chain,
-    whose digests are numbered in runs, by their positions."""
+    """Blocks were taken for loaded data: for these places (block index and group) of a chain, whose
+    digests are numbered in runs, by their positions."""
 
     chain: list[int]
     places: list[tuple[int, int]]

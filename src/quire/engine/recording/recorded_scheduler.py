@@ -31,7 +31,7 @@ from quire.scheduler.step import Delta, Refusal, Step, StepResult
 
 
 class RecordedScheduler(Scheduler):
-    """A scheduler that decides as any other, and tells a recorder of each input."""
+    """A scheduler that also notifies a recorder of each input."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache, recorder: FlightRecorder) -> None:
         super().__init__(config, cache)
@@ -103,7 +103,7 @@ class RecordedScheduler(Scheduler):
         recorder.write(Charged(numbered, recorder.numbers.take()))
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
-        """Return what of a prompt is cached; it is no input, since it changes nothing."""
+        """Return the prefix hit of a prompt; it is no input, since it changes nothing."""
         found = super().probe(token_ids, sharing)
         self._recorder.numbers.take()
         return found
@@ -167,7 +167,7 @@ class RecordedScheduler(Scheduler):
 
 
 def _meaning_of_last(new: NewRequest, outputs: tuple[int, ...]) -> int:
-    """Return the token by which a replay knows what the last of an output means."""
+    """Return the token that stands in a replay for the kind of an output's last token."""
     stopping = new.stopping
     if outputs and outputs[-1] in stopping.eos_token_ids:
         return END_TOKEN

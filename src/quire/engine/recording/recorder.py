@@ -25,7 +25,7 @@ RESERVE_BYTES = 256 << 10
 """A segment with less room than this is followed by another."""
 LATE = 1.25
 MAX_NEW_DIGESTS = 1 << 17
-"""A segment in which so many blocks were hashed is followed by another: all are remembered."""
+"""The number of hashed blocks after which a segment ends: all are remembered."""
 
 
 class RecordedConfig(NamedTuple):

@@ -24,7 +24,7 @@ _WORD_BITS = 32
 
 
 class EditTensors(NamedTuple):
-    """The token ids whose logits some rows change, those of all rows one after another, and masks.
+    """The token ids with changed logits, of all rows one after another, and masks.
 
     Each row has two segments: the ids among its tokens, and other ids with a ban or bias.
     lengths: int64 [2 * rows], the number of ids in each segment.

@@ -21,8 +21,8 @@ WARMING = (Sampling(), Sampling(logit_bias=((0, 1.0),)))
 
 
 def build_sampler(vocab_size: int, device: torch.device, disabled: Disabled = ()) -> Sampler:
-    """Return the fastest sampler for logits of `vocab_size` tokens on `device`, of those that the
-    optimisations which are not switched off allow."""
+    """Return the fastest sampler for logits of `vocab_size` tokens on `device` that the enabled
+    optimizations allow."""
     kernel = _kernel(vocab_size, device, disabled)
     if kernel is not None:
         return NativeSampler(kernel)

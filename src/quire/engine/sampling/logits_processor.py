@@ -2,8 +2,8 @@
 
 Each request has its own, of those in `processors/table.py` that it needs. A processor is built when
 its request joins the runner, is told of each token that is sampled, and is dropped once it is done.
-For each token it puts what it changes into the `RowEdits` of its row; the edits of all rows go to
-the device together (`batched_edits.py`). A row without processors costs nothing.
+For each token it adds its changes to the `RowEdits` of its row; the edits of all rows go to the
+device together (`batched_edits.py`). A row without processors costs nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -96,7 +96,7 @@ class RowEdits:
 
     @property
     def final_mask(self) -> Tensor | None:
-        """The mask of what all processors leave to be sampled; None if they ban by no mask."""
+        """The mask of the tokens that all processors allow; None if they ban by no mask."""
         token_id = self.forced
         if token_id is None or (token_id, -torch.inf) in self.addends:
             return self.mask

@@ -1,7 +1,7 @@
 """The sampler's interface: it samples the next token of each row of a step.
 
-What a row samples depends on its logits, its tokens and its parameters alone, bit for bit, whatever
-runs beside it (batch invariance):
+The sample of a row depends only on its logits, its tokens and its parameters, bit for bit, in any
+batch (batch invariance):
 
 bans, biases -> penalties -> argmax, or temperature -> min_p -> top_k -> top_p -> one sampled token
 

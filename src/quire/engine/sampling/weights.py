@@ -26,7 +26,7 @@ def unit_of(slab: Slab) -> float:
 
 
 def unit_of_tiles(num_tiles: int) -> float:
-    """Return the same for a row of so many tiles."""
+    """Return the same for a row of `num_tiles` tiles."""
     return 2.0 ** (_SUM_BITS - (num_tiles * TILE).bit_length())
 
 

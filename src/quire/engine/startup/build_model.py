@@ -199,7 +199,7 @@ def _attach(config: EngineConfig, loaded: LoadedRanks, plan: KVPlan) -> HFModel 
 
 
 def _profile(sizing: Sizing, loaded: LoadedRanks, on_progress: OnProgress) -> Footprint:
-    """Return what steps and blocks take, and give back the memory that measuring took."""
+    """Return the bytes of steps and blocks, and free the memory of the measurement."""
     on_progress("profile", 0, 1)
     footprint = sizing.footprint(_measure_step(sizing, loaded))
     return_free_memory()

@@ -1,4 +1,5 @@
-"""Measures what a device of this machine reads and computes, by the kernels that serve a model."""
+"""Measures the bandwidth and FLOP/s of a device of this machine, with the kernels that serve a
+model."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ they do when it is served."""
 MANY_ROWS = 256
 """The number of rows at which products reach about their peak rate."""
 MEASURE_S = 1.0
-"""Each of the two is measured for so long, and the fastest time counts, since others use the
+"""Seconds of each of the two measurements; the fastest time counts, because other programs use the
 machine too."""
 TYPICAL_BYTES, TYPICAL_SIZE = 1 << 27, 2048
 """The weights of a machine's own speed, which no model's weights stand behind: more than caches

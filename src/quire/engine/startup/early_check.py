@@ -1,8 +1,7 @@
 """Checks before any weight is read whether the configuration is possible, and whether one request
-of the model length fits: no minutes of loading are spent to learn that it does not. What the
-model's configuration does not tell is left to the checks after the load. Of several ranks it is one
-that is checked.
-"""
+of the model length fits: no minutes of loading are spent to learn that it does not. Facts that the
+model's configuration lacks are left to the checks after the load. Of several ranks it is one that
+is checked."""
 
 import logging
 

@@ -1,6 +1,5 @@
-"""The decisions of a start about memory, from what was measured. A plan without weights decides by
-the same code from what it expects to be measured.
-"""
+"""The decisions of a start about memory, from its measurements. A plan without weights uses the
+same code with expected measurements."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -82,7 +81,7 @@ class Sizing:
         return swap_space(self.config, block_bytes, is_host=self.model.device.type == "cpu")
 
     def footprint(self, step: StepMemory) -> Footprint:
-        """Return what steps and blocks take. The bytes of a token are the peak divided by the
+        """Return the bytes of steps and blocks. The bytes of a token are the peak divided by the
         step's tokens, but at least its logits, id, position and slots."""
         config, facts = self.config, self.model.facts
         least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, self.layout)
@@ -149,7 +148,7 @@ class Sizing:
         attention: str,
         startup_s: dict[str, float],
     ) -> EngineFacts:
-        """Return what the server needs to know; `attention` is the name of its backend."""
+        """Return the memory facts for the server; `attention` is the name of its backend."""
         config, model, facts = self.config, self.model, self.model.facts
         kept_as = config.memory.kv_cache_dtype
         kv_dtype = kept_as if kept_as.is_quantised else facts.dtype

@@ -83,7 +83,7 @@ CPU = RegisteredBackend(
 def cpu_scratch_bytes(
     layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, library: Library
 ) -> int:
-    """Return an upper bound of what the kernel allocates in a step; layers share the memory."""
+    """Return an upper bound of the kernel's allocations in a step; layers share the memory."""
     count = library.function("quire_attend_most_scratch")
     most = 0
     for layer in layers:

@@ -1,4 +1,4 @@
-"""A plan says where the reference backend gathers from and what it masks. It is worked out once per
+"""A plan contains the gather indices and masks of the reference backend. It is worked out once per
 step for all layers of one group that see alike.
 
 No index ever points past a sequence's own context, nor before what its queries see: padding repeats

@@ -1,4 +1,4 @@
-"""An upper bound of what the reference backend allocates in a step beside the activations.
+"""An upper bound of the reference backend's allocations in a step beside the activations.
 
 It is counted for the worst step that the limits allow, in which every sequence has the longest
 context:
@@ -98,7 +98,7 @@ class _Scratch:
         return min(self.limits.max_model_len, layer.pattern.size or self.limits.max_model_len)
 
     def num_gathered(self, layer: LayerFacts) -> int:
-        """Return the tokens of the largest bucket, or of the longest chunk with what it sees."""
+        """Return the tokens of the largest bucket, or of the longest chunk with its context."""
         seen = self.num_seen(layer)
         bucket = min(max_bucket_tokens(self.kind.device_type), self.limits.num_seqs * seen)
         chunk = min(self.limits.max_model_len, seen - 1 + self.limits.max_num_batched_tokens)

@@ -1,4 +1,4 @@
-"""The activations that the product kernel computes, recognised by what they say."""
+"""The activations that the product kernel computes, recognized by their values."""
 
 from collections.abc import Callable
 from enum import IntEnum

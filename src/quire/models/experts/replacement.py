@@ -36,7 +36,7 @@ def choose_experts(module: nn.Module, device: torch.device, is_right: Callable[[
 
 
 def replace_experts(module: nn.Module) -> ModuleReplacements:
-    """Replace the forward of each module that is known, and return what was replaced."""
+    """Replace the forward of each known module, and return the replaced modules."""
     from quire.models.experts.blocks import find_block
     from quire.models.experts.modules import find_forward
 

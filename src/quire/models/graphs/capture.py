@@ -45,8 +45,8 @@ class Graph(Protocol):
         """Launch the captured graph over the same tensors."""
 
     def reset(self) -> None:
-        """Forget what was captured. Some versions of torch then leave the pool, others do not if
-        the capture failed."""
+        """Drop the captured graph. Some versions of torch then leave the pool, others do not if the
+        capture failed."""
 
 
 class GraphPool(Protocol):
@@ -112,7 +112,7 @@ class GraphRecorder:
                 compute()
 
     def capture(self, compute: Compute) -> Launch:
-        """Capture `compute`, which was checked, as one graph, and return what replays it.
+        """Capture the checked `compute` as one graph, and return its replay.
 
         Raises RuntimeError where that fails; graphs captured before are as they were.
         """
@@ -148,9 +148,9 @@ class GraphRecorder:
             logger.warning("the memory of graphs is not given back: %s", error)
 
     def _undo(self, graphs: Sequence[Graph], num_users: int) -> None:
-        """Undo what a failed capture began and torch, in its version, did not, beginning with the
-        graph that failed. A user too many taken from the pool would be fatal, so that they are
-        counted."""
+        """Undo the parts of a failed capture that this version of torch leaves, beginning with the
+        failed graph. A user too many taken from the pool would be fatal, so that they are counted.
+        """
         for graph in reversed(graphs):
             with suppress(RuntimeError):
                 graph.reset()

@@ -61,6 +61,6 @@ class GraphedModel:
 
 
 def with_recorded(model: HFModel, *recorded: Recorded) -> HFModel | GraphedModel:
-    """Return `model` with what was captured of it; itself if nothing was."""
+    """Return `model` with its captures; itself if nothing was."""
     kinds = [each.steps for each in recorded if each.steps is not None]
     return GraphedModel(model, kinds) if kinds else model

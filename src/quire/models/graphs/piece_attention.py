@@ -69,7 +69,7 @@ class PieceAttention:
         return _first_rows(self._buffers[index], num_tokens)
 
     def attend(self, layer: LayerFacts, index: int, sinks: Tensor | None) -> None:
-        """Attend with what the piece before left, in the step that was begun."""
+        """Compute attention on the results of the previous piece, in the current step."""
         assert self._step is not None, "a replay has begun a step"
         query, key, value, attended = self._rows[index]
         attended.copy_(self._step.attend(layer, query, key, value, sinks))

@@ -1,4 +1,4 @@
-"""Captures a model's steps of all kinds that are asked for, the same on every rank."""
+"""Captures a model's steps of all requested kinds, the same on every rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

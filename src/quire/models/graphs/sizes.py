@@ -1,4 +1,4 @@
-"""The sizes of the steps that are captured, and what capturing them takes."""
+"""The sizes of captured steps, and their memory."""
 
 from typing import NamedTuple
 

@@ -85,7 +85,7 @@ class BlockCopier:
 
 
 def build_block_copier(store: KVStore, device: torch.device) -> BlockCopier:
-    """Return what copies the blocks of a store on `device`; on a GPU that takes staging memory."""
+    """Return the copier of a store's blocks on `device`; on a GPU that takes staging memory."""
     if device.type == "cpu":
         return BlockCopier(AtOnce(store))
     return BlockCopier(build_staged_queue(store, device))

@@ -12,8 +12,8 @@ from quire.models.weights.lazy_weight import StoredWeight
 
 
 class WeightOutline(NamedTuple):
-    """A weight [N, K] whose numbers are not known; `dtype` is what is computed in, `stored` the
-    checkpoint's, and `form` that of a weight that is stored in groups."""
+    """A weight [N, K] whose numbers are not known; `dtype` is the compute dtype, `stored` the
+    checkpoint's, and `form` the form of a weight stored in groups."""
 
     num_rows: int
     num_columns: int

@@ -75,7 +75,8 @@ class LiveWatch:
     def _tell(
         self, number: int, phase: Phase, request: Request, progress: list[LiveProgress]
     ) -> None:
-        """Add how far a request is, unless that was told. Each has an event: that it was queued."""
+        """Add the progress of a request, unless it is unchanged. Each has an event: that it was
+        queued."""
         computed, event = request.num_computed, request.timeline[-1]
         outputs = len(request.token_ids) - len(request.new.prompt_token_ids)
         told, now = self._told.get(number), (computed, outputs, event, phase)

@@ -74,8 +74,8 @@ class SchedulerSnapshot(NamedTuple):
 
 
 def can_snapshot(scheduler: Scheduler) -> bool:
-    """Return whether no request has ended that no update has told of yet. A snapshot of
-    another moment is not to be taken."""
+    """Return whether the updates have reported all ended requests. A snapshot of another moment is
+    not to be taken."""
     return not scheduler._ended
 
 
@@ -121,8 +121,8 @@ def snapshot_scheduler(
 def restore_scheduler(
     scheduler: Scheduler, snapshot: SchedulerSnapshot, digests: NumberedDigests
 ) -> None:
-    """Make a new scheduler over a new cache, whose hash is that of `digests`, what the snapshot
-    says."""
+    """Restore a new scheduler over a new cache, which uses the hash of `digests`, from the
+    snapshot."""
     restore_cache(scheduler._cache, snapshot.cache, digests)
     tenants = _Tenants(is_fair=scheduler._policy.name is PolicyName.FAIR)
     _restore_shares(scheduler, snapshot.shares, tenants)

@@ -1,4 +1,4 @@
-"""The ledger of what requests use, by the tenant that pays for them.
+"""The ledger of requests' usage, by the tenant that pays for them.
 
 A count goes to the total and to a tenant in one place, so that the tenants' counts add up to the
 total, whatever becomes of the requests. Tokens of outputs, which each step has for each request,

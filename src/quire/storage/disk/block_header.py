@@ -4,8 +4,8 @@ that was asked for.
 
     sizes | fingerprint | key | parent | tokens | extra | zeros | checksum
 
-The checksum is over all that is before it and the block's row. It tells damage, not forgery:
-whoever may write the folder is trusted.
+The checksum is over all that is before it and the block's row. It detects damage, not forgery:
+every process with write access to the folder is trusted.
 """
 
 import struct
@@ -24,9 +24,8 @@ _SIZES = struct.Struct("<HHHQ")
 
 
 class BlockIdentity(NamedTuple):
-    """All that tells one block of a model from others: its key and its parent's digest, its tokens
-    as bytes, and a digest of its extra keys, which may hold a tenant's salt.
-    """
+    """The identity of a block among those of a model: its key and its parent's digest, its tokens
+    as bytes, and a digest of its extra keys, which may hold a tenant's salt."""
 
     key: bytes
     parent: bytes

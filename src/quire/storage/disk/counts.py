@@ -20,8 +20,8 @@ GAUGES = frozenset(("num_blocks", "num_bytes", "is_paused"))
 
 @dataclass(frozen=True, slots=True)
 class DiskStats:
-    """The accounts of the prefix cache on disk: what its folder holds as far as is known, and what
-    was done since the start.
+    """The accounts of the prefix cache on disk: the known content of its folder, and the operations
+    since the start.
 
     Of the blocks that prompts lacked in memory, `num_hits` were in the index and read,
     `num_declined` were there and computed sooner, and `num_misses` were not there.

@@ -1,6 +1,5 @@
-"""The index of a folder's extents and blocks, in memory: what is there, and what is deleted first
-when it is more than the folder may hold. It is shared by the threads of one process.
-"""
+"""The index of a folder's extents and blocks, in memory: the present extents, and the order of
+eviction at the limit of the folder. It is shared by the threads of one process."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -86,7 +85,7 @@ class Index:
 
     def watch(self, on_key: OnKey) -> list[bytes]:
         """Call `on_key` for each key that is found from now on, or no more, until `unwatch`; return
-        those that are found now. It is called under a lock, by whoever changes the index."""
+        those that are found now. The caller that changes the index holds a lock."""
         with self._lock:
             self._watchers.append(on_key)
             return list(self._extents)
@@ -102,7 +101,7 @@ class Index:
         return None if entry is None else entry.extent
 
     def add(self, extent: Extent, now: float) -> list[Extent]:
-        """Add an extent that was written, and return those that are to be deleted for it."""
+        """Add a written extent, and return the extents to evict for it."""
         with self._lock:
             self._put(Seen(extent, now))
             if self._is_scanning:

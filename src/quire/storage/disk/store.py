@@ -1,8 +1,8 @@
 """The store of one model's blocks in a folder that others share. It is used by several threads.
 
-Nothing that is wrong with the folder is an error for who asks: a block that cannot be read is
-missing, and one that cannot be written is not there. After a failed write there is a pause, which
-grows while failures last.
+A failure of the folder is not an error for the caller: a block that cannot be read is missing, and
+one that cannot be written is not there. After a failed write there is a pause, which grows while
+failures last.
 """
 
 import logging
@@ -136,7 +136,7 @@ class BlockStore:
 
     def get(self, identities: Sequence[BlockIdentity], rows: Sequence[memoryview]) -> int:
         """Read blocks into as many `rows`, up to the first that is not there or not what it should
-        be, and return how many were read; the other rows mean nothing. What is damaged is erased.
+        be, and return how many were read; the other rows mean nothing. Damaged blocks are erased.
         """
         began = time.perf_counter()
         blocks = self._blocks(identities, rows)
@@ -296,7 +296,7 @@ class BlockStore:
         return Seen(without_keys(file.name, file.num_bytes, extent), file.used_s)
 
     def _erase(self, extent: Extent, positions: Sequence[int]) -> None:
-        """Let blocks of an extent be found by nobody, and delete it with the last one."""
+        """Erase blocks of an extent, and delete it with its last block."""
         keys = [extent.keys[position] for position in positions]
         if any([self._index.remove_block(key, extent) for key in keys]):
             self._delete(extent.name)

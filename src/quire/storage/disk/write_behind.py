@@ -16,7 +16,7 @@ MAX_BYTES_S = 256 << 20
 """No more is written in the long run, so that a cache that changes all the time does not wear its
 disk out."""
 RESCAN_S = 60.0
-"""The folder is scanned again after so long, for what others have written and deleted."""
+"""The interval of scans for changes of other processes, in seconds."""
 MAX_SCAN_SHARE = 0.01
 """A large folder is scanned more rarely, so that scans take no more of the time than this."""
 CLOSE_S = 2.0
@@ -93,17 +93,18 @@ class WriteBehind:
             self._changed.notify_all()
 
     def wait_for_room(self, num_bytes: int, seconds: float) -> None:
-        """Wait until so many bytes may be offered, or writing pauses, for at most so long."""
+        """Wait until this number of bytes fits in the queue, or writing pauses, for at most the
+        given seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.room >= num_bytes or self._store.is_paused, seconds)
 
     def wait_until_scanned(self, seconds: float) -> bool:
-        """Wait for the first scan, at most so long; return whether it has ended."""
+        """Wait for the first scan, for at most `seconds`; return whether it has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_scanned, seconds)
 
     def wait_until_written(self, seconds: float) -> bool:
-        """Wait until nothing is queued, at most so long; return whether that is so."""
+        """Wait until the queue is empty, for at most `seconds`; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued_bytes, seconds)
 
@@ -160,7 +161,7 @@ class WriteBehind:
             self._changed.notify_all()
 
     def _renew_all(self, content: Content) -> None:
-        """Note that a block and those before it are of use, down to one of which that is known. An
+        """Renew a block and its predecessors, down to one that was renewed already. An
         extent is of one chain: with any of its blocks all that is before it was noted."""
         stale: list[bytes] = []
         above: Content | None = content

@@ -14,11 +14,10 @@ class TransferStats:
 
     Of `num_peers` engines `num_connected` can be asked now, and offer `num_offered_blocks`;
     `num_asking` connections are open by which others ask this one. Of the blocks that prompts
-    lacked here, `num_hits` were asked for, `num_declined` were offered and computed sooner, and
-    `num_misses` were offered by nobody. `num_loaded_tokens` came into memory. Of blocks,
-    `num_received` came and were whole, `num_gone` were not there any more, `num_corrupt` were not
-    what they should be, `num_sent` went to others. `num_failed` connections broke or were too slow,
-    and `num_refused` were not let in.
+    lacked here, `num_hits` were requested, `num_declined` were offered but faster to compute, and
+    `num_misses` were not offered. `num_loaded_tokens` came into memory. `num_received` blocks
+    arrived intact, `num_gone` were missing at the peer, `num_corrupt` were wrong, `num_sent` went
+    to others. `num_failed` connections broke or were too slow, and `num_refused` were not let in.
     """
 
     num_peers: int = 0

@@ -70,7 +70,7 @@ class _News:
 
 
 class Listener:
-    """Offers the blocks of `store` on the socket `listening` to whoever has the same
+    """Offers the blocks of `store` on the socket `listening` to engines with the same
     `credentials`."""
 
     def __init__(

@@ -37,7 +37,7 @@ from quire.storage.network.wire import (
 logger = logging.getLogger(__name__)
 
 SILENT_S = 5 * ALIVE_S
-"""A peer that says nothing for so long is gone."""
+"""Seconds of silence after which a peer counts as gone."""
 READ_S = 2.0
 """Seconds for requested blocks to arrive; after that they are computed."""
 FIRST_PAUSE_S = 0.25
@@ -85,9 +85,8 @@ class Peer:
         return key in self._keys
 
     def read(self, blocks: Sequence[Block]) -> Answer:
-        """Read blocks into their rows, up to the first that is not there or not what it should be.
-        Raises OSError where the peer is not reached or too slow; then it has nothing for a while.
-        """
+        """Read blocks into their rows, up to the first missing or wrong one. Raises OSError where
+        the peer is not reached or too slow; then it has nothing for a while."""
         end_s = time.monotonic() + READ_S
         num_whole = 0
         try:

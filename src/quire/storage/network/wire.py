@@ -1,4 +1,4 @@
-"""The bytes between an engine that offers blocks and one that asks for them, over TCP.
+"""The wire format between an engine that offers blocks and one that fetches them, over TCP.
 
     offers -> asks    magic | nonce
     asks -> offers    nonce | fingerprint | purpose | proof
@@ -37,7 +37,7 @@ MAX_ENTRY_BYTES = 1 << 16
 HANDSHAKE_S = 2.0
 """Seconds without an answer after which a peer counts as gone."""
 ALIVE_S = 1.0
-"""An engine that has no news of its blocks says so after so long."""
+"""Seconds after which an engine without changes sends an empty update."""
 FRAME = struct.Struct("<BI")
 SIZES = struct.Struct("<IQ")
 NOT_HERE = SIZES.pack(0, 0)
@@ -151,7 +151,7 @@ def proof_of(secret: bytes, role: bytes, said: Iterable[bytes]) -> bytes:
 def ask_in(
     wire: Wire, credentials: Credentials, nonce: bytes, purpose: Purpose, end_s: float
 ) -> None:
-    """Begin a connection as the end that asks. Raises Refused, or another OSError."""
+    """Begin a connection as the fetching end. Raises Refused, or another OSError."""
     fingerprint, secret = credentials
     hello = wire.read(len(MAGIC) + NONCE_BYTES, end_s)
     if hello[: len(MAGIC)] != MAGIC:

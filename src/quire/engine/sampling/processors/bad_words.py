@@ -12,8 +12,8 @@ class BadWords:
     """Bans the last token of a sequence where the output ends with those before it.
 
     `lasts_of` are the last tokens by what comes before them, nothing for a sequence of one token,
-    and `lengths` are how long that is. `tail` are the latest outputs, as many as the longest. What
-    a token costs grows with the lengths there are, not with the sequences.
+    and `lengths` are how long that is. `tail` are the latest outputs, as many as the longest. The
+    cost of a token grows with the number of distinct lengths, not of sequences.
     """
 
     lasts_of: Mapping[tuple[int, ...], tuple[int, ...]]

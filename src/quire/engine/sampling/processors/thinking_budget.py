@@ -1,4 +1,4 @@
-"""`thinking_token_budget`: reasoning of so many tokens is closed by force."""
+"""`thinking_token_budget`: reasoning is closed by force after this number of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

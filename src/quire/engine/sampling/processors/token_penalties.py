@@ -9,7 +9,7 @@ from quire.engine.sampling.seen_tokens import SeenTokens
 
 @dataclass(slots=True)
 class TokenPenalties:
-    """Penalises what a request has said; a repetition penalty, what is in its prompt too.
+    """Penalizes the tokens of a request's output; a repetition penalty also those of its prompt.
 
     Tokens are counted when they are needed: a long prompt not before its last chunk is computed.
     """

@@ -58,7 +58,7 @@ class TritonAttention:
         return TritonStep(self, inputs)
 
     def launch_of(self, layer: LayerFacts, num_heads: int) -> LayerLaunch:
-        """Return what launches of a layer have in common, made when it first attends."""
+        """Return the common arguments of a layer's launches, made at its first attention."""
         key = layer.index, num_heads
         launch = self.launches.get(key)
         if launch is None or launch.form.layer is not layer:

@@ -1,8 +1,7 @@
-"""An upper bound of what the Triton backend allocates in a step beside the activations: the parts
-of contexts that are cut, the step's inputs, and its work lists. Layers take turns with the same
-memory for parts. A program has two parts at most that are not whole contexts, of no more rows than
-a tile: that bounds them, however many heads and sequences there are.
-"""
+"""An upper bound of the Triton backend's allocations in a step beside the activations: the parts of
+contexts that are cut, the step's inputs, and its work lists. Layers take turns with the same memory
+for parts. A program has two parts at most that are not whole contexts, of no more rows than
+a tile: that bounds them, however many heads and sequences there are."""
 
 from collections.abc import Sequence
 

@@ -61,10 +61,10 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     """Return the tile for `most_rows`: tokens of the longest chunk times query heads of a group.
 
     Tiles are the largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6,
-    8.9, 12.0) space for one program: `tools/triton_figures` prints what each takes. They have many
-    rows, so that keys are read seldom, and few where there are no more, so that many programs share
-    a multiprocessor and wait for memory in turn. Where a product reads its keys from shared memory,
-    registers are left for more of them.
+    8.9, 12.0) space for one program: `tools/triton_figures` prints the registers and shared memory
+    of each. They have many rows, so that keys are read seldom, and few where there are no more, so
+    that many programs share a multiprocessor and wait for memory in turn. Where a product reads its
+    keys from shared memory, registers are left for more of them.
     """
     head_size = layer.head_size
     if device.tile is not None:

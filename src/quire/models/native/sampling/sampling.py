@@ -58,7 +58,7 @@ class Sampled(NamedTuple):
     logprobs: float64 [rows], the log probabilities of these tokens.
     top_ids, top_logprobs: int64 and float64 [rows, max_top], the likeliest tokens.
 
-    What a row did not request is undefined.
+    Values that a row did not request are undefined.
     """
 
     token_ids: Tensor
