@@ -67,7 +67,7 @@ class UsageMeter:
             self._now_ns = max(self._now_ns, round(now * NS_PER_S))
 
     def take(self, now: float) -> UsageUpdate:
-        """Return the usage since the last call. Continuing use is reported once a second at most."""
+        """Return the usage since the last call. Continuing use is reported once a second."""
         self.advance(now)
         if self._device or self._waiting or self._host:
             self._date_changes()

@@ -20,7 +20,7 @@ from quire.workbench.terminal.options import CHAT_EPILOG, add_chat_options, add_
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
-        "--no-self-test", action="store_true", help="leave out the ten seconds of trials"
+        "--no-self-test", action="store_true", help="skip the self-test of ten seconds"
     )
 
 
@@ -42,7 +42,7 @@ FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyTyp
         "plan": add_planning,
     }
 )
-DOCTOR_EPILOG = "Exit code 1: something fails. It looks at the variables of `quire serve` too."
+DOCTOR_EPILOG = "Exit code 1: a finding is `fail`. The variables of `quire serve` set the options."
 VARIABLES = "Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS."
 FLAG = re.compile(r"--?[a-zA-Z_][^\s=]*")
 
@@ -63,11 +63,11 @@ def build_parser() -> argparse.ArgumentParser:
     batch = commands.add_parser(
         "run-batch",
         help="answer the lines of a batch file",
-        epilog=f"{VARIABLES} After a kill the same command goes on where it was.",
+        epilog=f"{VARIABLES} After a kill, the same command continues.",
         allow_abbrev=False,
     )
-    batch.add_argument("IN", help="file of requests, as OpenAI's batches have them")
-    batch.add_argument("OUT", help="file that the answers are added to, a line for each line")
+    batch.add_argument("IN", help="file of requests, in OpenAI's batch format")
+    batch.add_argument("OUT", help="file for the answers, one line per request, appended")
     _add_model(batch, "the bundled model")
     add_engine_options(batch)
     add_bench_options(
@@ -84,7 +84,7 @@ def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     """Add the commands for a person at a terminal."""
     add_chat_options(
         commands.add_parser(
-            "chat", help="talk to a model in a terminal", epilog=CHAT_EPILOG, allow_abbrev=False
+            "chat", help="chat with a model in a terminal", epilog=CHAT_EPILOG, allow_abbrev=False
         )
     )
     add_top_options(
@@ -94,7 +94,7 @@ def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     )
     doctor = commands.add_parser(
         "doctor",
-        help="tell what this machine can, and whether a model is served on it",
+        help="examine this machine, and whether it can serve a model",
         epilog=DOCTOR_EPILOG,
         allow_abbrev=False,
     )
@@ -102,7 +102,7 @@ def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         "positional_model",
         nargs="?",
         metavar="MODEL",
-        help="Hugging Face id or local folder to look at, without its weights [none]",
+        help="Hugging Face id or local folder to examine, without its weights [none]",
     )
     _add_doctor(doctor)
 
@@ -111,22 +111,22 @@ def _add_without_weights(commands: "argparse._SubParsersAction[argparse.Argument
     """Add the commands that run the scheduler without a model, and plans of one."""
     planning = commands.add_parser(
         "plan",
-        help="tell what serving a model would take, without its weights",
-        epilog=f"{VARIABLES} Exit code 1: the model would not start so.",
+        help="plan the memory and speed of a model, without its weights",
+        epilog=f"{VARIABLES} Exit code 1: the model would not start.",
         allow_abbrev=False,
     )
     _add_model(planning, "the bundled model")
     add_planning(planning)
     replay = commands.add_parser(
         "replay",
-        help="replay what a flight recorder has written",
-        epilog="Exit code 1: the replay decided otherwise than the record.",
+        help="replay a flight record",
+        epilog="Exit code 1: the replay made another decision than the record.",
         allow_abbrev=False,
     )
     _add_replay(replay)
     sim = commands.add_parser(
         "sim",
-        help="simulate the scheduler under a trace",
+        help="simulate the scheduler on a trace",
         epilog=SIM_EPILOG,
         allow_abbrev=False,
     )
@@ -134,8 +134,8 @@ def _add_without_weights(commands: "argparse._SubParsersAction[argparse.Argument
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("FILE", help="file that a server wrote when its engine ended")
-    parser.add_argument("--json", action="store_true", help="print all of the report as JSON")
+    parser.add_argument("FILE", help="flight record of a server")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def _add_model(parser: argparse.ArgumentParser, default: str) -> None:

@@ -13,8 +13,8 @@ ALL = "all"
 STARTING_COMMANDS = ("bench", "chat")
 """The commands that start a `quire serve` with what follows `--`."""
 EPILOG = (
-    "Without --url, `quire serve` is started on a free port with what follows `--`, and stopped "
-    "afterwards: quire bench throughput -- MODEL --dtype bfloat16"
+    "Without --url, the command starts `quire serve` on a free port with the options after `--`, "
+    "and stops it afterwards: quire bench throughput -- MODEL --dtype bfloat16"
 )
 
 
@@ -58,14 +58,18 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=(*WORKLOADS, STARTUP, ALL),
         default=ALL,
-        help="what to measure [all]",
+        help="workload [all]",
     )
-    parser.add_argument("--url", help="server to measure, as in http://localhost:8000 [our own]")
-    parser.add_argument("--vs", metavar="URL", help="second server, given the same work in turn")
-    parser.add_argument("--model", help="name to ask for [the first that each server lists]")
+    parser.add_argument(
+        "--url", help="server to measure, as in http://localhost:8000 [one started here]"
+    )
+    parser.add_argument(
+        "--vs", metavar="URL", help="second server, with the same requests in alternation"
+    )
+    parser.add_argument("--model", help="model [the first that each server lists]")
     parser.add_argument("--api-key", type=header_safe, help="sent to both servers")
-    parser.add_argument("--requests", type=count, metavar="N", help="requests in each round")
-    parser.add_argument("--concurrency", type=count, metavar="N", help="clients at once")
+    parser.add_argument("--requests", type=count, metavar="N", help="requests per round")
+    parser.add_argument("--concurrency", type=count, metavar="N", help="concurrent clients")
     parser.add_argument("--input-tokens", type=count, metavar="N", help="length of a prompt")
     parser.add_argument("--output-tokens", type=count, metavar="N", help="length of a reply")
     parser.add_argument("--repeats", type=count, metavar="N", default=3, help="rounds [3]")

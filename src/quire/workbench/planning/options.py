@@ -13,25 +13,25 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         dest="planned_device",
         metavar="DEVICE",
         default="this",
-        help="h100, a100, l4, a file that describes another, or this machine: `this` its GPU if it "
-        "has one, `cpu` [this]",
+        help="h100, a100, l4, a file that describes another device, or this machine: `this` for "
+        "its GPU if it has one, `cpu` for its CPU [this]",
     )
     parser.add_argument(
-        "--input-tokens", type=count, metavar="N", help="length of a prompt [512, or what fits]"
+        "--input-tokens", type=count, metavar="N", help="length of a prompt [512, or the maximum]"
     )
     parser.add_argument(
-        "--output-tokens", type=count, metavar="N", help="length of a reply [128, or what fits]"
+        "--output-tokens", type=count, metavar="N", help="length of a reply [128, or the maximum]"
     )
     parser.add_argument(
         "--diff",
         metavar="OPTIONS",
-        help="plan once more with these options added or replaced, and show both plans beside each "
-        "other: --diff='--kv-cache-dtype fp8'",
+        help="make a second plan with these options added or replaced, and show both side by side: "
+        "--diff='--kv-cache-dtype fp8'",
     )
     parser.add_argument(
         "--cost",
         type=writable,
         metavar="FILE.json",
-        help="write the cost of the plan's steps, which `quire sim --cost` reads",
+        help="write the cost model of the plan, for `quire sim --cost`",
     )
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")

@@ -57,7 +57,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def add_sim_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="what is sent, see below")
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="the requests, see below")
     _add_load(parser)
     _add_engine(parser)
     _add_fleet(parser)
@@ -81,28 +81,42 @@ def add_sim_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE.flight",
-        help="a record for --calibrate; may be repeated",
+        help="flight record for --calibrate; may be repeated",
     )
     parser.add_argument(
         "--client",
         type=Path,
         metavar="FILE.json",
-        help="for --calibrate: what `quire bench latency --json` measured of recorded requests, "
-        "which tells the server's part",
+        help="for --calibrate: the file of `quire bench latency --json` for recorded requests, "
+        "which gives the overhead of the server",
     )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=_count(1), metavar="N", help="the first N of the trace")
     parser.add_argument(
-        "--speed-up", type=_above_0, default=1.0, metavar="X", help="send X times as fast [1]"
-    )
-    parser.add_argument("--seed", type=_count(0), default=0, metavar="N", help="of all draws [0]")
-    parser.add_argument(
-        "--tenants", type=_count(1), default=1, metavar="N", help="draw one of N for a request [1]"
+        "--requests", type=_count(1), metavar="N", help="use the first N requests of the trace"
     )
     parser.add_argument(
-        "--priorities", type=_count(1), default=1, metavar="N", help="the same of priorities [1]"
+        "--speed-up",
+        type=_above_0,
+        default=1.0,
+        metavar="X",
+        help="send requests X times as fast [1]",
+    )
+    parser.add_argument("--seed", type=_count(0), default=0, metavar="N", help="random seed [0]")
+    parser.add_argument(
+        "--tenants",
+        type=_count(1),
+        default=1,
+        metavar="N",
+        help="assign each request one of N random tenants [1]",
+    )
+    parser.add_argument(
+        "--priorities",
+        type=_count(1),
+        default=1,
+        metavar="N",
+        help="assign each request one of N random priorities [1]",
     )
 
 
@@ -121,14 +135,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help=f"scheduling policies side by side: {','.join(PolicyName)} [fcfs]",
     )
     for flag, what in (
-        ("max-num-seqs", "sequences of a step"),
-        ("max-num-batched-tokens", "tokens of a step"),
-        ("max-model-len", "tokens of a request"),
-        ("num-gpu-blocks-override", "KV blocks"),
-        ("max-num-queued-reqs", "requests that may wait"),
+        ("max-num-seqs", "maximum sequences of a step"),
+        ("max-num-batched-tokens", "maximum tokens of a step"),
+        ("max-model-len", "maximum tokens of a request"),
+        ("num-gpu-blocks-override", "number of KV blocks"),
+        ("max-num-queued-reqs", "maximum waiting requests"),
     ):
         parser.add_argument(
-            f"--{flag}", type=_count(1), metavar="N", help=f"{what}, other than measured"
+            f"--{flag}", type=_count(1), metavar="N", help=f"{what} [of the cost model]"
         )
 
 
@@ -141,33 +155,35 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
         type=_counts,
         default=(0,),
         metavar="LIST",
-        help="how many of them compute prompts for the others, side by side: 0,2,4 [0: all do all]",
+        help="numbers of engines that only compute prompts, to compare: 0,2,4 [0]",
     )
     parser.add_argument(
         "--link-gbit-s",
         type=_above_0,
         default=DEFAULT_LINK_GBIT_S,
         metavar="X",
-        help="Gbit/s at which each of these sends keys and values to the others "
-        f"[{DEFAULT_LINK_GBIT_S:g}]",
+        help=f"Gbit/s of the link of each prefill engine [{DEFAULT_LINK_GBIT_S:g}]",
     )
 
 
 def _add_objective(parser: argparse.ArgumentParser) -> None:
     for flag, what in (
         ("slo-ttft-ms", "to the first token"),
-        ("slo-itl-ms", "between two tokens of an answer, in the mean"),
-        ("slo-e2e-ms", "until the end of an answer"),
+        ("slo-itl-ms", "between two tokens of an answer, on average"),
+        ("slo-e2e-ms", "to the end of an answer"),
     ):
         parser.add_argument(
             f"--{flag}", type=_above_0, metavar="MS", help=f"objective: milliseconds {what}"
         )
     parser.add_argument(
-        "--slo-share", type=_share, default=0.99, help="of requests that are within it [0.99]"
+        "--slo-share",
+        type=_share,
+        default=0.99,
+        help="share of requests that must meet the objectives [0.99]",
     )
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="simulate settings around the measured ones: which keep the objective, and how much "
-        "more load each bears",
+        help="simulate settings around the given ones, and report those that meet the objectives "
+        "and their maximum load",
     )
