@@ -150,7 +150,7 @@ def real_table(records: Sequence[Record]) -> str:
     if not cells:
         return "Not recorded yet: `python -m bench.real --record` does it."
     workloads = sorted({name for row in cells.values() for name in row})
-    headings = ["machine", "Quire with", "peer", *map(_heading, workloads)]
+    headings = ["machine", "Quire's options", "peer", *map(_heading, workloads)]
     rows = [
         [
             machine,
