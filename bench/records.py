@@ -181,15 +181,15 @@ def _newest(
 
 _PREFACE = """# Results
 
-The newest comparison for each kind of machine, workload, model and peer, made by
-`python -m bench.compare --record` and kept whole in [records](records): command, machine, ceilings,
-versions and remarks. [README.md](README.md) says what the workloads and figures mean, and how to
-repeat one, and where what was measured by hand is kept.
+This page has the newest comparison for each kind of machine, workload, model and peer, made by
+`python -m bench.compare --record`. The [records](records) contain the command, machine, ceilings,
+versions and remarks. [README.md](README.md) explains the workloads and figures, says how to repeat
+a comparison, and names the decisions with measurements made by hand.
 
-Random weights and words test the machinery; on real weights prompts are those of people (MT-bench).
-Ratios are Quire over the peer, medians over rounds with the least and the most. A row that was
-measured a day or more before the newest one of its machine is *stale*: much may have changed since.
-`python -m bench.records` makes this page."""
+Random weights with random words test the machinery; real weights run on human prompts (MT-bench).
+Ratios are Quire over the peer: the median over rounds, with the minimum and the maximum. A row that
+is a day or more older than the newest one of its machine is *stale*: much may have changed since.
+`python -m bench.records` generates this page."""
 _HEADINGS = (
     *("workload", "model", "options", "peer", "unit", "Quire", "peer's", "ratio", "measured"),
 )

@@ -11,14 +11,14 @@ GRAPHS = f"{CORRECTNESS}.graphs"
 ENGINE = f"{CORRECTNESS}.engine"
 TOOLS = f"{CORRECTNESS}.tools"
 PEERS = "bench.gpu.speed.peers"
-EXACT = "float64, within what rounding explains; memory that is not theirs is NaN or rubbish"
-REPLAYED = "a launched step, for padded sizes that are filled anew three times"
+EXACT = "float64, within rounding bounds; foreign memory is NaN or random"
+REPLAYED = "an eager step, for padded sizes with three sets of inputs"
 PIECES = (
-    "launched steps, for random mixes of chunks and single tokens in captured pieces: logits, keys "
-    "and values, and nothing stored beyond a step's own tokens"
+    "eager steps, for random mixes of chunks and single tokens in captured pieces: logits, K and "
+    "V, and no writes beyond a step's own tokens"
 )
 ATTENTION_SPEED = (
-    "bytes and operations over the ceilings; what is faster than its ceiling is an error of "
+    "bytes and operations over the ceilings; a result above its ceiling is an error of "
     "measurement, and fails"
 )
 STAGES: dict[str, tuple[Check, ...]] = {
@@ -27,7 +27,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "fused-layers",
             f"{CORRECTNESS}.layers:check_layers",
-            "the layers that they replace, in one launch less for each operation",
+            "the replaced layers, with one launch less per operation",
             120,
             30,
         ),
@@ -35,21 +35,21 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "engine-texts",
             f"{ENGINE}:check_texts",
-            "the same text overlapped, swapped and recomputed",
+            "the same text with overlap, swap and recompute",
             120,
             40,
         ),
         Check(
             "engine-waits",
             f"{ENGINE}:check_waits",
-            "50 decode steps of which none waits for the device",
+            "50 decode steps, none of which waits for the device",
             90,
             25,
         ),
         Check(
             "captures",
             f"{TOOLS}:check_captures",
-            "a process that goes on after a capture that failed, as if there had been none",
+            "a process that has captured nothing, after a failed capture",
             60,
             20,
         ),
@@ -58,14 +58,14 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "sampled-tokens",
             f"{CORRECTNESS}.sampling:check_sampling",
-            "the tokens that torch's operations sample, to the last one",
+            "all tokens sampled by torch's operations",
             120,
             25,
         ),
         Check(
             "swapped-blocks",
             f"{CORRECTNESS}.swap:check_swap",
-            "copies one by one, byte by byte, while steps overwrite blocks",
+            "single copies, byte by byte, while steps overwrite blocks",
             60,
             15,
         ),
@@ -81,7 +81,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "attention-fresh",
             f"{CORRECTNESS}.fresh_attention:check_fresh",
-            "attention within a prompt alone, beside the paged one",
+            "attention within a prompt, against paged attention",
             90,
             30,
         ),
@@ -90,7 +90,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "graph-refused",
             f"{GRAPHS}:check_refused",
-            "a process that goes on after a capture that was refused",
+            "a process that continues after a refused capture",
             90,
             25,
         ),
@@ -111,7 +111,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "receipt",
             f"{CORRECTNESS}.receipt:check_receipt",
-            "what the device has against the memory receipt",
+            "the device's memory against the memory receipt",
             90,
             30,
             is_alone=True,
@@ -119,7 +119,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "device",
             CEILINGS,
-            "its ceilings, and that its memory holds what is written",
+            "its ceilings, and its memory by writing and reading",
             60,
             20,
             is_alone=True,
@@ -129,7 +129,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "ceilings",
             CEILINGS,
-            "copy, read, products, launches: what the others are stated beside",
+            "copies, reads, matrix products, launches: the ceilings for the other checks",
             60,
             20,
             is_alone=True,
@@ -145,7 +145,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "model-8b",
             f"{MODELS}:check_8b",
-            "steps beside the time to read weights, K and V; how long the device is idle",
+            "step time against the time to read weights, K and V; idle time of the device",
             180,
             90,
             is_alone=True,
@@ -153,7 +153,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "tiles",
             "bench.gpu.speed.tiles:check_tiles",
-            "other tiles beside those of the rule",
+            "other tile sizes against the selected ones",
             120,
             60,
             is_alone=True,
@@ -161,7 +161,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "pieces",
             "bench.gpu.speed.pieces:check_pieces",
-            "the first token of prompts of 32 to 2,000 tokens, launched and in captured pieces",
+            "TTFT of prompts of 32 to 2,000 tokens, eager and piecewise",
             120,
             50,
             is_alone=True,
@@ -193,7 +193,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "swap",
             "bench.gpu.speed.swap:check_swap",
-            "blocks a second each way, beside the ceiling of copies",
+            "blocks per second in each direction, against the ceiling of copies",
             60,
             20,
             is_alone=True,
@@ -201,16 +201,16 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check(
             "model-1b",
             f"{MODELS}:check_1b",
-            "as model-8b, also without graphs, and with sampling",
+            "like model-8b, also without CUDA graphs, and with sampling",
             150,
             60,
             is_alone=True,
         ),
-        Check("peer-1b", f"{PEERS}:check_1b", "as peer-8b", 180, 90, is_alone=True),
+        Check("peer-1b", f"{PEERS}:check_1b", "like peer-8b", 180, 90, is_alone=True),
         Check(
             "attention-beside",
             "bench.gpu.speed.attention_beside:check_beside",
-            "PyTorch's varlen_attn beside Triton's kernels, for prompts alone",
+            "PyTorch's varlen_attn against the Triton kernels, for prompts without context",
             90,
             40,
             is_alone=True,
