@@ -112,7 +112,7 @@ def test_a_folder_can_be_looked_over(folder: Path) -> None:
 def test_every_package_is_on_the_map() -> None:
     page = (SOURCE.parent / "docs/architecture.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
-    inner = {"server/app/openapi", "server/generation/protocol"}
+    inner = {"server/app/openapi", "server/apis/protocol"}
     inner |= {"models/attention/triton", "models/kv/triton"}
     inner |= {
         f"models/native/{name}" for name in ("linear", "linear/quantised", "decoder", "sampling")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import models_json_schema
 
-from quire.server.generation.protocol.capabilities import Support, capabilities_of, capability_table
+from quire.server.apis.protocol.capabilities import Support, capabilities_of, capability_table
 
 MOST = 2**63 - 1
 """A bound that only keeps integers within 64 bits is left out."""

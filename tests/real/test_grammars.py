@@ -86,7 +86,8 @@ def test_required_calls_are_read(outputs: Outputs, form: ToolFormatName) -> None
         "now": {"properties": {}},
     }
     for name, schema in schemas.items():
-        tools = [CallableTool(name, {"type": "object", **schema}, "tools[0].function")]
+        path, parameters = "tools[0].function", {"type": "object", **schema}
+        tools = [CallableTool(name, parameters, path, f"{path}.parameters")]
         body = tool_calls(form.value, ToolUse(tools, True, False), specials)
         grammar = compose(body, None, prompt="", special_tokens=specials)
         options = ParserOptions(form.value, schemas)

@@ -66,7 +66,7 @@ class Served:
         specials = self.text.special_tokens
         city = {"type": "string", "const": "<h1>Rome</h1>"}
         schema: dict[str, object] = {"properties": {"city": city}, "required": ["city"]}
-        tool = CallableTool("find", schema, "tools[0].function")
+        tool = CallableTool("find", schema, "tools[0].function", "tools[0].function.parameters")
         calls = tool_calls(HERMES, ToolUse([tool], True, False), specials)
         answer = compose('body: "yes<h1>"', THINK, prompt=THINK.opens, special_tokens=specials)
         opens, closes = (

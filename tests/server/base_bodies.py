@@ -1,6 +1,6 @@
 """The least that each endpoint answers."""
 
-from quire.server.generation.protocol.capabilities import (
+from quire.server.http.endpoints import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

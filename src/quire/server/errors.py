@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,6 +39,30 @@ class RequestError(Exception):
         self.code = code
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+class Lengths(NamedTuple):
+    """The tokens of the context, of the prompt, at least so many where it `is_least`, and those
+    that the output is asked to have, where these are too many."""
+
+    most: int
+    prompt: int
+    output: int | None = None
+    is_least: bool = False
+
+
+UNKNOWN_LENGTHS = Lengths(0, 0)
+
+
+class ContextTooLong(RequestError):
+    """Prompt and output do not fit the context. APIs that have words of their own for it make them
+    of `lengths`."""
+
+    def __init__(
+        self, message: str, *, param: str | None = None, lengths: Lengths = UNKNOWN_LENGTHS
+    ) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+        self.lengths = lengths
 
 
 MIN_RETRY_S, UNKNOWN_RETRY_S, MAX_RETRY_S = 1, 2, 600

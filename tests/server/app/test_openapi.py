@@ -13,20 +13,14 @@ from starlette.responses import Response
 
 from quire.server.apis.anthropic.errors import MessageError
 from quire.server.apis.anthropic.wire import EVENTS
+from quire.server.apis.protocol.capabilities import Support, capabilities_of
 from quire.server.apis.responses.stream_events import EVENT_TYPES
 from quire.server.app.middleware import OPEN_PATHS
 from quire.server.app.openapi.bodies import BODIES
 from quire.server.app.openapi.document import describe, described_routes
 from quire.server.app.openapi.errors import ANYWHERE, ERROR_DOCS
 from quire.server.app.openapi.routes import ROUTE_PATHS, ROUTES, route_key
-from quire.server.generation.protocol.capabilities import (
-    CHAT,
-    COMPLETIONS,
-    MESSAGES,
-    RESPONSES,
-    Support,
-    capabilities_of,
-)
+from quire.server.http.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.generation.protocol.chat import ChatRequest
+from quire.server.apis.openai.translation import chat_input
+from quire.server.apis.protocol.chat import ChatRequest
 from quire.server.generation.tools.text_tools import render_with_tools
 from quire.server.parsers.formats import ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
@@ -63,7 +64,7 @@ def rendered(
     render: Callable[..., str] = partial(
         template.render, add_generation_prompt=True, continue_final_message=False, extra={}
     )
-    return render_with_tools(request, render)
+    return render_with_tools(chat_input(request), render)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -73,7 +73,7 @@ def tool(name: str, texts: list[str]) -> CallableTool:
         number = {"type": "integer", "minimum": 1, "maximum": 20}
         schema["properties"] = {"city": {"type": "string", "enum": texts}, "n": number}
         schema["required"] = ["city", "n"]
-    return CallableTool(name, schema, "tools[0].function")
+    return CallableTool(name, schema, "tools[0].function", "tools[0].function.parameters")
 
 
 def tags_of(form: ToolFormatName) -> tuple[str, ...]:

@@ -75,9 +75,10 @@ TOOLS = st.dictionaries(
 
 
 def callable_tools(tools: dict[str, dict[str, object]], *free: str) -> list[CallableTool]:
+    paths = [f"tools[{index}].function" for index in range(len(tools))]
     return [
-        CallableTool(name, schema, f"tools[{index}].function", name in free)
-        for index, (name, schema) in enumerate(tools.items())
+        CallableTool(name, schema, path, f"{path}.parameters", name in free)
+        for path, (name, schema) in zip(paths, tools.items(), strict=True)
     ]
 
 
@@ -155,7 +156,7 @@ def required(
     *,
     any_whitespace: bool = True,
 ) -> str:
-    tool = CallableTool(name, schema, "tools[0].function")
+    tool = CallableTool(name, schema, "tools[0].function", "tools[0].function.parameters")
     return tool_calls(form.value, ToolUse([tool], True, True, any_whitespace), {})
 
 
@@ -242,7 +243,7 @@ def test_tags_may_be_special_tokens(form: ToolFormatName, is_required: bool) -> 
     found = (tag for tag in form.value.tags if tag in text and tag[0] in "<[")
     tags = sorted(found, key=text.find)
     ids = {tag: FIRST_SPECIAL + index for index, tag in enumerate(tags)}
-    tool = CallableTool("find", CITY, "tools[0].function")
+    tool = CallableTool("find", CITY, "tools[0].function", "tools[0].function.parameters")
     body = tool_calls(form.value, ToolUse([tool], is_required, True), ids)
 
     def takes(text: str, *specials: str) -> bool:

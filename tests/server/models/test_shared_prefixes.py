@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.generation.shared_prefix_file import load_shared_prefixes
+from quire.server.apis.prefixes.shared_file import load_shared_prefixes
 from quire.server.models.shared_prefixes import SharedPrefixError, SharedPrefixes
 from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import eventually, plain_config, serving, with_model

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from quire.server.apis.protocol.chat import ChatRequest
+from quire.server.apis.protocol.fields import GenerationFields
 from quire.server.cli.terminal.chat import SAMPLING
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.fields import GenerationFields
 from quire.workbench.terminal.chat_commands import COMMANDS, WrongCommand, run_command
 from quire.workbench.terminal.conversation import Conversation
 from quire.workbench.terminal.sampling_options import rules_of_schema

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.server.apis.protocol.fields import GenerationFields
+from quire.server.apis.protocol.parse import validate
 from quire.server.cli.terminal.chat import SAMPLING
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.fields import GenerationFields
-from quire.server.generation.protocol.parse import validate
 from quire.workbench.terminal.sampling_options import WrongOption, rules_of_schema
 
 RULES = rules_of_schema(GenerationFields.model_json_schema(), SAMPLING)

@@ -20,6 +20,7 @@ from quire.server.apis.batches.line_runner import LineRunner
 from quire.server.apis.batches.queue import BatchQueue
 from quire.server.apis.batches.routes import BatchRoutes
 from quire.server.apis.batches.store import StoreLimits, open_store
+from quire.server.apis.prefixes.shared_file import load_shared_prefixes
 from quire.server.app.apis import APIS
 from quire.server.app.cache_routes import CacheRoutes
 from quire.server.app.error_responses import error_response
@@ -36,7 +37,6 @@ from quire.server.app.usage.routes import UsageRoutes
 from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.service import Observers, Service
-from quire.server.generation.shared_prefix_file import load_shared_prefixes
 from quire.server.http.compression import Compression
 from quire.server.http.trace_context import TRACEPARENT
 from quire.server.models.model_prefixes import ModelPrefixes

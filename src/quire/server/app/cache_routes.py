@@ -14,8 +14,8 @@ from quire.server.app.wire import CacheMiss, CacheProbe
 from quire.server.errors import EngineGone, Overloaded
 from quire.server.generation.engine_requests import sharing_terms
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.protocol.capabilities import CACHE_PROBE
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import CACHE_PROBE
 from quire.server.http.json_responses import json_response
 from quire.server.tenancy.tenants import arrival_of
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
+from quire.server.apis.protocol.capabilities import capabilities_of
+from quire.server.apis.protocol.parse import models_in
 from quire.server.app.openapi.bodies import ALL_BODIES
-from quire.server.generation.protocol.capabilities import capabilities_of
-from quire.server.generation.protocol.parse import models_in
 
 _SEGMENT = re.compile(r"([A-Za-z_]+)((?:\[\d+\])*)")
 _OTHERS = (

@@ -6,12 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.server.apis.protocol.fields import StrictModel
+from quire.server.apis.protocol.parse import validate
 from quire.server.app.kv_event_stream import KVEventStream, last_event_id
 from quire.server.app.wire import Cancelled, Loads, ModelLoads, ResetSent
 from quire.server.errors import NOT_FOUND, RequestError
-from quire.server.generation.protocol.fields import StrictModel
-from quire.server.generation.protocol.parse import parse_object, validate
 from quire.server.generation.service import Service
+from quire.server.http.json_object import parse_object
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import flag_of, query_of
 from quire.server.models.lifecycle import ModelState

@@ -17,8 +17,8 @@ from quire.server.app.error_responses import error_response
 from quire.server.app.field_names import known_part
 from quire.server.app.page.files import PAGE_FOLDER
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from quire.server.http.request_ids import MESSAGE_REQUEST_ID, REQUEST_ID, sent_request_id
 from quire.server.http.trace_context import TRACEPARENT, trace_context
 from quire.server.http.web_access import WebAccess

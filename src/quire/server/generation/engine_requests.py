@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from quire.cache.sharing import SharingTerms
-from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping, ThinkingBudget
+from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.generation.context import Prompt
-from quire.server.generation.output_limits import OutputLimit, num_output_tokens
-from quire.server.generation.parsed_input import PromptRequest
-from quire.server.generation.protocol.fields import GenerationFields
-from quire.server.grammars.compose import ANYTHING, Grammar
+from quire.server.generation.input import OutputOptions
+from quire.server.generation.output_limits import num_output_tokens
+from quire.server.generation.parsed_input import PromptRequest, TokenizedRequest
+from quire.server.grammars.compose import ANYTHING
 from quire.server.models.served_model import ServingState
 from quire.server.tenancy.tenants import Tenant
 
@@ -20,51 +20,39 @@ _NO_OUTPUT = Stopping(max_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
-class NumLogprobs:
-    """The numbers of alternatives that each token of output and prompt gets; None: no log
-    probabilities."""
-
-    output: int | None = None
-    prompt: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineRequestBuilder:
-    """Builds engine requests from the fields of an HTTP request and the defaults of the model.
+    """Builds engine requests from a tokenised request and the defaults of the model.
 
-    `seed` is the client's, or a random one; `grammar` is what the outputs must be of, and
-    `thinking_budget` limits their reasoning, if anything does. `bad_words` are in tokens.
+    options: those of the request.
+    seed: the client's, or a random one.
     """
 
-    request: GenerationFields
+    options: OutputOptions
+    tokenized: TokenizedRequest
     serving: ServingState
-    limit: OutputLimit
-    logprobs: NumLogprobs
     seed: int
     tenant: Tenant
-    grammar: Grammar = ANYTHING
-    thinking_budget: ThinkingBudget | None = None
-    bad_words: tuple[tuple[int, ...], ...] = ()
 
-    def build(self, completion_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
+    def build(self, completion_id: str) -> tuple[NewRequest, ...]:
         """Return the requests, prompt by prompt. Raises RequestError.
 
         The choices of a prompt have the same seeds whatever other prompts are beside it.
         """
+        tokenized, grammar = self.tokenized, self.tokenized.grammar or ANYTHING
         sampling = replace(
-            self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size),
+            self.options.sampling(self.serving.defaults, self.serving.facts.vocab_size),
             num_logprobs=self._num_logprobs,
-            grammar=self.grammar.text,
-            reasoning_tags=self.grammar.reasoning_tags,
-            thinking_budget=self.thinking_budget,
-            bad_words=self.bad_words,
+            grammar=grammar.text,
+            reasoning_tags=grammar.reasoning_tags,
+            thinking_budget=tokenized.thinking_budget,
+            bad_words=tokenized.bad_words,
         )
         samplings = [
             replace(sampling, seed=choice_seed(self.seed, k))
-            for k in range(self.request.num_generated)
+            for k in range(self.options.num_generated)
         ]
         built: list[NewRequest] = []
-        for prompt in prompts:
+        for prompt in tokenized.prompts:
             built += self._choices(f"{completion_id}-", len(built), prompt, samplings)
         return tuple(built)
 
@@ -74,9 +62,9 @@ class EngineRequestBuilder:
         """Yield the choices of one prompt. Those after the first fork from it, unless each must
         compute all of the prompt again to score it."""
         stopping = self._stopping(prompt)
-        cache_salt = self.request.cache_salt
+        cache_salt, prompt_logprobs = self.options.cache_salt, self._num_prompt_logprobs
         sharing = sharing_terms(cache_salt, prompt.token_ids, self.serving, self.tenant)
-        forks = self.logprobs.prompt is None
+        forks = prompt_logprobs is None
         for index, sampling in enumerate(samplings):
             yield NewRequest(
                 f"{prefix}{first + index}",
@@ -84,35 +72,42 @@ class EngineRequestBuilder:
                 sampling,
                 stopping,
                 sharing,
-                prompt_logprobs=self.logprobs.prompt,
+                prompt_logprobs=prompt_logprobs,
                 tenant=self.tenant.name,
                 weight=self.tenant.weight,
-                priority=self.request.priority or 0,
+                priority=self.options.priority or 0,
                 fork_of=f"{prefix}{first}" if forks and index else None,
-                reports_prefill=bool(self.request.return_progress),
+                reports_prefill=self.options.return_progress,
             )
 
     @property
     def _num_logprobs(self) -> int | None:
         """The number that the engine is given: outputs that are ranked need those of their
         tokens."""
-        ranks = self.request.num_generated > self.request.num_returned
-        return 0 if ranks and self.logprobs.output is None else self.logprobs.output
+        options = self.options
+        ranks = options.num_generated > options.num_returned
+        return 0 if ranks and options.num_logprobs is None else options.num_logprobs
+
+    @property
+    def _num_prompt_logprobs(self) -> int | None:
+        """The alternatives of each token of the prompt, which an echo shows as those of outputs."""
+        echoed = self.options.num_logprobs if self.tokenized.text.scores_echo else None
+        asked = (echoed, self.options.prompt_logprobs)
+        return max((each for each in asked if each is not None), default=None)
 
     def _stopping(self, prompt: Prompt) -> Stopping:
-        request = self.request
-        max_tokens = num_output_tokens(prompt, self.limit, self.serving.facts)
-        min_tokens = request.min_tokens or 0
-        if min_tokens > max_tokens:
+        options, facts = self.options, self.serving.facts
+        max_tokens = num_output_tokens(prompt, options, facts)
+        if options.min_tokens > max_tokens:
             raise RequestError(
-                f"'min_tokens' is {min_tokens}, but the output may have only {max_tokens}.",
+                f"'min_tokens' is {options.min_tokens}, but the output may have only {max_tokens}.",
                 param="min_tokens",
             )
         return Stopping(
             max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            eos_token_ids=() if request.ignore_eos else self.serving.facts.eos_token_ids,
-            stop_token_ids=tuple(request.stop_token_ids or ()),
+            min_tokens=options.min_tokens,
+            eos_token_ids=() if options.ignore_eos else facts.eos_token_ids,
+            stop_token_ids=options.stop_token_ids,
         )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.parse import parse_object
+from quire.server.http.json_object import parse_object
 
 ABSENT = msgspec.Raw(b"null")
 

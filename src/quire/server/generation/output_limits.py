@@ -1,49 +1,19 @@
 """Limits how many tokens and log probabilities outputs may have, once the prompts are tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
-from quire.server.errors import RequestError
+from quire.server.errors import ContextTooLong, Lengths, RequestError
+from quire.server.generation.checks import NO_TOKENS_LEFT, prompt_too_long
 from quire.server.generation.context import Prompt
-from quire.server.generation.field_checks import NO_TOKENS_LEFT, prompt_too_long
-from quire.server.generation.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
-from quire.server.generation.protocol.fields import GenerationFields
+from quire.server.generation.input import OutputOptions
 
 MAX_LOGPROBS_KEPT = 2**22
 """Log probabilities that one answer may hold at once: some 100 MB of JSON."""
 PROMPT_LOGPROB_WEIGHT = 3
 """One of `prompt_logprobs`, with its rank and text, takes as much JSON as so many others."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLimit:
-    """The limit on the tokens of an output, as the request says it.
-
-    requested: the client's number, None where it gave none; `default` stands in for it then. Where
-        both are None the output may go on to the end of the context.
-    requested_field: the field to name in an error.
-    drops_output: the output is sampled and thrown away.
-    """
-
-    requested: int | None
-    default: int | None
-    requested_field: str = "max_tokens"
-    drops_output: bool = False
-
-
-def output_limit(request: GenerationFields) -> OutputLimit:
-    """Return the limit on the tokens of each output of a request."""
-    newer = request.max_completion_tokens
-    field = "max_tokens" if newer is None else "max_completion_tokens"
-    requested = request.max_tokens if newer is None else newer
-    if not isinstance(request, CompletionRequest):
-        return OutputLimit(requested, None, field)
-    # The engine samples at least one token: an output of none is one that is thrown away.
-    drops_output = request.max_tokens == 0
-    return OutputLimit(1 if drops_output else requested, DEFAULT_MAX_TOKENS, field, drops_output)
 
 
 def check_num_logprobs(
@@ -74,28 +44,6 @@ def check_num_logprobs(
         )
 
 
-def check_logprobs(request: GenerationFields, most: int) -> None:
-    """Check the fields of log probabilities against each other, and against what this server gives
-    of the likeliest tokens. Raises RequestError."""
-    for field, number in request.logprob_counts.items():
-        if (number or 0) > most:
-            raise RequestError(
-                f"Invalid '{field}': it asks for {number} tokens, this server gives at most {most} "
-                "(--max-logprobs).",
-                param=field,
-            )
-    if request.prompt_logprobs is not None and request.stream:
-        raise RequestError(
-            "'prompt_logprobs' come with the whole answer: they do not go with 'stream'.",
-            param="prompt_logprobs",
-        )
-    if request.logprob_token_ids and request.num_output_logprobs is None:
-        raise RequestError(
-            "'logprob_token_ids' are scored beside the tokens of the output: give 'logprobs' too.",
-            param="logprob_token_ids",
-        )
-
-
 def check_priority(priority: int | None, policy: PolicyName) -> None:
     """Raise RequestError for a priority that the policy of this server would ignore."""
     if priority and policy is not PolicyName.PRIORITY:
@@ -106,33 +54,36 @@ def check_priority(priority: int | None, policy: PolicyName) -> None:
         )
 
 
-def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
+def num_output_tokens(prompt: Prompt, options: OutputOptions, facts: EngineFacts) -> int:
     """Return how many tokens the output may have. Raises RequestError with all the numbers."""
     most, num_prompt = facts.max_model_len, len(prompt.token_ids)
     available = most - num_prompt
     if available < 1:
         why = NO_TOKENS_LEFT
-        if limit.drops_output:
+        if options.drops_output:
             why = (
                 f"a prompt without an output may have at most {most - 1}, since the engine draws "
                 "one token after it, which is thrown away"
             )
         raise prompt_too_long(num_prompt, prompt.field, most, why)
-    if limit.requested is None:
-        return _default_tokens(num_prompt, available, limit, facts)
-    if limit.requested > available:
-        raise RequestError(
+    if options.max_tokens is None:
+        return _default_tokens(num_prompt, available, options, facts)
+    # The engine samples at least one token: an output of none is one that is thrown away.
+    requested = max(options.max_tokens, 1)
+    if requested > available:
+        raise ContextTooLong(
             f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
-            f"output is asked to have up to {limit.requested}: "
-            f"{limit.requested - available} too many.",
-            param=limit.requested_field,
-            code="context_length_exceeded",
+            f"output is asked to have up to {requested}: {requested - available} too many.",
+            param=options.path("max_tokens"),
+            lengths=Lengths(most, num_prompt, requested),
         )
-    return limit.requested
+    return requested
 
 
-def _default_tokens(num_prompt: int, available: int, limit: OutputLimit, facts: EngineFacts) -> int:
+def _default_tokens(
+    num_prompt: int, available: int, options: OutputOptions, facts: EngineFacts
+) -> int:
     """Return the default, or all that the context and the KV memory hold of one request."""
-    if limit.default is not None:
-        return min(limit.default, available)
+    if options.default_max_tokens is not None:
+        return min(options.default_max_tokens, available)
     return max(min(available, facts.memory.max_model_len_fits - num_prompt), 1)

@@ -9,24 +9,25 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from quire.scheduler.request import NewRequest, ThinkingBudget
-from quire.server.generation.context import Prompt
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest
-from quire.server.grammars.client_names import OWN_NAMES, ClientNames
+from quire.server.generation.context import Prompt, TextOptions
+from quire.server.generation.input import OutputOptions
 from quire.server.grammars.compose import Grammar
 from quire.server.models.input_context import InputContext
 from quire.server.models.served_model import ServingState
-from quire.server.parsers.output_parser import ParserOptions
 from quire.server.tenancy.tenants import Tenant
 
 
 class PromptRequest(Protocol):
     """The fields of a request that ends with its prompts: nothing is generated behind them."""
 
-    model: str | None
-    cache_salt: str | None
-    priority: int | None
-    deadline_ms: float | None
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def deadline_ms(self) -> float | None: ...
 
 
 class PooledBuilder(Protocol):
@@ -41,27 +42,28 @@ class PooledBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRequest:
-    """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
-    made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
-    parsed for, `grammar` what they must be of, if anything: it is not checked yet.
-    `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
-    hold. `check_s` is how long the grammar's check took.
-    `names` are those that the client has for the fields. `asked` is what an API keeps of a request
-    for its answer. With `keeps_order` the answer tells in which order the parts of the output came.
-    `pooled` builds the engine requests of what ends with its prompts.
+    """A request for outputs whose `prompts` are tokens; a prompt's text stays where it is to be
+    echoed. `request` holds its options, or its fields where nothing is generated.
+
+    warnings: sentences for the client.
+    text: how the tokens of outputs become text.
+    grammar: the grammar that outputs must be of, if any; it is not checked yet. `check_s` is how
+        long its check took.
+    thinking_budget: the limit on the reasoning of outputs.
+    bad_words: sequences of tokens that no output holds.
+    asked: whatever an API keeps of a request for its answer.
+    pooled: builds the engine requests of a request that ends with its prompts.
     """
 
-    request: CompletionRequest | ChatRequest | PromptRequest
+    request: OutputOptions | PromptRequest
     prompts: tuple[Prompt, ...]
     warnings: tuple[str, ...] = ()
-    parsing: ParserOptions = ParserOptions()
+    text: TextOptions = TextOptions()
     grammar: Grammar | None = None
     thinking_budget: ThinkingBudget | None = None
-    check_s: float = 0.0
     bad_words: tuple[tuple[int, ...], ...] = ()
-    names: ClientNames = OWN_NAMES
+    check_s: float = 0.0
     asked: object = None
-    keeps_order: bool = False
     pooled: PooledBuilder | None = None
 
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.generation.context import Prompt
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.fields import GenerationFields, TruncationSide
+from quire.server.generation.input import ChatInput, Input, OutputOptions, TruncationSide
 from quire.server.models.input_context import InputContext
 
 WHAT_FITS = -1
@@ -34,42 +33,45 @@ class Truncation(NamedTuple):
         return prompt._replace(token_ids=left, text=None, num_cut=num_cut)
 
 
-def truncation_of(request: GenerationFields, context: InputContext) -> Truncation | None:
-    """Return how the prompts of a request are cut, None where they are not. Raises RequestError."""
-    most, side = request.truncate_prompt_tokens, request.truncation_side
+def truncation_of(given: Input, context: InputContext) -> Truncation | None:
+    """Return how the prompts of an input are cut, None where they are not. Raises RequestError."""
+    most, side = given.options.truncate_prompt_tokens, given.options.truncation_side
     if most is None:
-        if side is not None:
-            raise RequestError(
-                "'truncation_side' is only allowed with 'truncate_prompt_tokens'.",
-                param="truncation_side",
-            )
         return None
-    if most == 0:
-        raise RequestError(
-            "Invalid 'truncate_prompt_tokens': must be 1 or more, or -1 for what fits.",
-            param="truncate_prompt_tokens",
-        )
-    if side is TruncationSide.RIGHT and isinstance(request, ChatRequest):
+    if side is TruncationSide.RIGHT and isinstance(given, ChatInput):
         raise RequestError(
             "Invalid 'truncation_side': must be 'left' for a chat, whose last tokens begin the "
             "answer.",
             param="truncation_side",
         )
     if most == WHAT_FITS:
-        most = _num_that_fit(request, context.facts.max_model_len)
+        most = _num_that_fit(given.options, context.facts.max_model_len)
     return Truncation(most, side or TruncationSide.LEFT, context.tokenizer.bos_token_id)
 
 
-def _num_that_fit(request: GenerationFields, max_model_len: int) -> int:
+def check_truncation(most: int | None, side: TruncationSide | None) -> None:
+    """Check the fields of a request that say how its prompts are cut. Raises RequestError."""
+    if most is None and side is not None:
+        raise RequestError(
+            "'truncation_side' is only allowed with 'truncate_prompt_tokens'.",
+            param="truncation_side",
+        )
+    if most == 0:
+        raise RequestError(
+            "Invalid 'truncate_prompt_tokens': must be 1 or more, or -1 for what fits.",
+            param="truncate_prompt_tokens",
+        )
+
+
+def _num_that_fit(options: OutputOptions, max_model_len: int) -> int:
     """Return the tokens of the context that the output leaves, of which it wants at least one."""
-    newer = request.max_completion_tokens
-    asked = request.max_tokens if newer is None else newer
-    num_outputs = request.default_max_tokens if asked is None else max(asked, 1)
+    asked = options.default_max_tokens if options.max_tokens is None else options.max_tokens
+    num_outputs = max(asked or 1, 1)
     if num_outputs >= max_model_len:
         raise RequestError(
             f"The model's context is {max_model_len} tokens and the output is asked to have up to "
             f"{num_outputs}: no room is left for a prompt.",
-            param="max_tokens" if newer is None else "max_completion_tokens",
+            param=options.path("max_tokens"),
             code="context_length_exceeded",
         )
     return max_model_len - num_outputs

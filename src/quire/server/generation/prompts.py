@@ -2,17 +2,13 @@
 
 from functools import partial
 
-from pydantic import JsonValue
-
 from quire.engine.grammar.token_bytes import TokenizerKind
-from quire.server.errors import RequestError
+from quire.server.errors import ContextTooLong, Lengths, RequestError
+from quire.server.generation.checks import call_format, check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
-from quire.server.generation.field_checks import check_prompt_length, check_token_ids
+from quire.server.generation.input import ChatInput, GivenPrompt, TextInput
 from quire.server.generation.prompt_truncation import Truncation, truncation_of
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest, GivenPrompt
 from quire.server.generation.reasoning_options import template_kwargs
-from quire.server.generation.tools.checks import call_format
 from quire.server.generation.tools.text_tools import render_with_tools
 from quire.server.models.input_context import InputContext
 from quire.server.text.bounded_work import bounded_work
@@ -25,18 +21,18 @@ MIN_COUNTED_CHARS = 2**20
 they cannot fit the context."""
 
 
-def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Prompt, ...]:
-    """Return the prompts of a completion in tokens. Raises RequestError.
+def text_prompts(text: TextInput, context: InputContext) -> tuple[Prompt, ...]:
+    """Return the prompts of an input in tokens. Raises RequestError.
 
-    What a text begins and ends with is the tokenizer's choice.
+    The tokenizer chooses the tokens that a text begins and ends with.
     """
-    add_special_tokens = request.add_special_tokens is not False
-    truncation = truncation_of(request, context)
+    add_special_tokens = text.options.add_special_tokens is not False
+    truncation = truncation_of(text, context)
     prompts = tuple(
         _read_prompt(given, context, truncation, add_special_tokens=add_special_tokens)
-        for given in request.prompt
+        for given in text.prompts
     )
-    return _infilled(prompts, request.suffix, context) if request.suffix else prompts
+    return _infilled(prompts, text.suffix, context) if text.suffix else prompts
 
 
 def _beginning(given: GivenPrompt, context: InputContext, *, add_special_tokens: bool) -> Prompt:
@@ -90,16 +86,21 @@ def _read_prompt(
     return _cut(Prompt(content, field), truncation, most)
 
 
-def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Prompt:
+def chat_prompt(text: str, chat: ChatInput, context: InputContext) -> Prompt:
     """Return a conversation, which the template has written, in tokens. Raises RequestError.
 
     The template writes a beginning of sequence where the model wants one: the tokenizer adds none,
     or there would be two.
     """
-    add_special_tokens = bool(request.add_special_tokens)
-    truncation = truncation_of(request, context)
-    prompt = encode(text, "messages", context, truncation, add_special_tokens=add_special_tokens)
-    return prompt._replace(text=request.messages[-1].content if request.echo else None)
+    truncation = truncation_of(chat, context)
+    prompt = encode(
+        text,
+        chat.path("messages"),
+        context,
+        truncation,
+        add_special_tokens=bool(chat.options.add_special_tokens),
+    )
+    return prompt._replace(text=chat.messages[-1].text if chat.echo else None)
 
 
 class NeedsWorker(Exception):
@@ -107,10 +108,11 @@ class NeedsWorker(Exception):
     time."""
 
 
-def with_own_template(request: ChatRequest, context: InputContext) -> InputContext:
+def with_own_template(chat: ChatInput, context: InputContext) -> InputContext:
     """Return the context with the request's own chat template, if it brings one. Raises
     RequestError, and NeedsWorker outside of one."""
-    if request.chat_template is None:
+    source = chat.template.source
+    if source is None:
         return context
     if not context.limits.trusts_chat_template:
         raise RequestError(
@@ -122,59 +124,54 @@ def with_own_template(request: ChatRequest, context: InputContext) -> InputConte
     if not context.in_worker:
         raise NeedsWorker
     try:
-        tokenizer = context.tokenizer.with_template(request.chat_template, bounded_work)
+        tokenizer = context.tokenizer.with_template(source, bounded_work)
     except TemplateRefused as error:
         raise RequestError(f"Invalid 'chat_template': {error}.", param="chat_template") from None
     return context._replace(tokenizer=tokenizer)
 
 
-def render_chat(request: ChatRequest, context: InputContext) -> str:
+def render_chat(chat: ChatInput, context: InputContext) -> str:
     """Return a conversation as the template writes it. Raises RequestError."""
-    template = context.tokenizer.template
+    template, options = context.tokenizer.template, chat.template
     if template is None:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", code="no_chat_template"
         )
-    if request.documents and not template.takes_documents:
+    if options.documents and not template.takes_documents:
         raise RequestError(
             "The model's chat template has no place for documents: put them into a message.",
             param="documents",
             code="unsupported_parameter",
         )
-    continues = bool(request.continue_final_message)
+    documents = {"documents": [*options.documents]} if options.documents else {}
     render = partial(
         template.render,
-        add_generation_prompt=request.add_generation_prompt is not False and not continues,
-        continue_final_message=continues,
-        extra={**template_kwargs(request, template), **_documents(request)},
+        add_generation_prompt=options.add_generation_prompt and not options.continues,
+        continue_final_message=options.continues,
+        extra={**template_kwargs(chat, template), **documents},
     )
-    form = call_format(request, context)
+    form = call_format(chat, context)
     try:
         if form is not None and form.in_text:
-            return render_with_tools(request, render)
+            return render_with_tools(chat, render)
         return render(
-            [message.as_template_message() for message in request.messages],
-            tools=[tool.as_template_tool() for tool in request.offered_tools],
+            [message.as_template_message() for message in chat.messages],
+            tools=[tool.as_template_tool() for tool in chat.offered_tools],
         )
     except TemplateRefused as error:
-        is_own = request.chat_template is not None
+        is_own = options.source is not None
         raise RequestError(
             f"The {'request' if is_own else 'model'}'s chat template does not take these "
             f"messages: {error}.",
-            param="chat_template" if is_own else "messages",
+            param="chat_template" if is_own else chat.path("messages"),
             code="invalid_messages",
         ) from None
 
 
-def _documents(request: ChatRequest) -> dict[str, JsonValue]:
-    documents = request.documents
-    return {"documents": [*documents]} if documents else {}
-
-
-def unread_kwargs(request: ChatRequest, context: InputContext) -> tuple[str, ...]:
+def unread_kwargs(chat: ChatInput, context: InputContext) -> tuple[str, ...]:
     """Return a warning if the template does not look at some of `chat_template_kwargs`."""
     template = context.tokenizer.template
-    unread = [] if template is None else template.unread(request.chat_template_kwargs or ())
+    unread = [] if template is None else template.unread(chat.template.kwargs)
     if not unread:
         return ()
     shown = ", ".join(map(ascii, unread))[:MAX_SHOWN_CHARS]
@@ -236,9 +233,10 @@ def refuse_longer(text: str, field: str, context: InputContext, *, at_least: int
     ):  # such may make one token of any unknown text
         return
     if len(text) > max(most * tokenizer.max_token_chars, at_least):
-        raise RequestError(
+        least = len(text) // tokenizer.max_token_chars
+        raise ContextTooLong(
             f"The model's context is {most} tokens; a text of {len(text)} characters has at least "
-            f"{len(text) // tokenizer.max_token_chars}.",
+            f"{least}.",
             param=field,
-            code="context_length_exceeded",
+            lengths=Lengths(most, least, is_least=True),
         )

@@ -1,11 +1,8 @@
-"""`reasoning_effort` goes to the model through its chat template, `thinking_token_budget` to the
-engine."""
-
-from pydantic import JsonValue
+"""The effort goes to the model through its chat template, `thinking_token_budget` to the engine."""
 
 from quire.scheduler.request import ThinkingBudget
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.chat import ChatRequest
+from quire.server.generation.input import ChatInput
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.text.chat_template import ChatTemplate
@@ -16,53 +13,53 @@ SWITCHES = ("enable_thinking", "thinking")
 NO_EFFORT = "none"
 
 
-def template_kwargs(request: ChatRequest, template: ChatTemplate | None) -> dict[str, JsonValue]:
+def template_kwargs(chat: ChatInput, template: ChatTemplate) -> dict[str, object]:
     """Return what the template is told beside the messages: what the client gave, and the effort
     under each name that the template reads. Raises RequestError where these say different things.
     """
-    given = dict(request.chat_template_kwargs or {})
-    effort = request.reasoning_effort
-    if effort is None or template is None:
+    given, effort = dict(chat.template.kwargs), chat.effort
+    if effort is None:
         return given
-    meant: dict[str, JsonValue] = {EFFORT: effort} | dict.fromkeys(SWITCHES, effort != NO_EFFORT)
+    meant: dict[str, object] = {EFFORT: effort} | dict.fromkeys(SWITCHES, effort != NO_EFFORT)
     for name in template.read(meant):
         if given.setdefault(name, meant[name]) != meant[name]:
+            field = f"{chat.path('chat_template_kwargs')}.{name}"
             raise RequestError(
-                f"'{EFFORT}' and 'chat_template_kwargs.{name}' say different things; give one of "
-                "them.",
-                param=f"chat_template_kwargs.{name}",
+                f"'{chat.path(EFFORT)}' and '{field}' say different things; give one of them.",
+                param=field,
             )
     return given
 
 
-def effort_warnings(request: ChatRequest, context: InputContext) -> tuple[str, ...]:
+def effort_warnings(chat: ChatInput, context: InputContext) -> tuple[str, ...]:
     """Return a warning if the effort cannot be told to the model. None at all always can: where the
     template has no word for it, the reasoning is closed as soon as it opens."""
-    template, effort = context.tokenizer.template, request.reasoning_effort
+    template, effort, field = context.tokenizer.template, chat.effort, chat.path(EFFORT)
     if template is None or effort in (None, NO_EFFORT) or template.read((EFFORT,)):
         return ()
     if template.read(SWITCHES):
-        return (f"the chat template knows no {EFFORT}: the model reasons as long as it likes",)
-    return (f"accepted without effect: {EFFORT}, which the chat template does not read",)
+        return (f"the chat template knows no {field}: the model reasons as long as it likes",)
+    return (f"accepted without effect: {field}, which the chat template does not read",)
 
 
 def thinking_budget(
-    request: ChatRequest, parsing: ParserOptions, context: InputContext
+    chat: ChatInput, parsing: ParserOptions, context: InputContext
 ) -> ThinkingBudget | None:
     """Return the limit on the reasoning of a request's outputs, None without one. Raises
     RequestError where the tags of the reasoning are not known."""
-    max_tokens = request.thinking_token_budget
+    max_tokens = chat.thinking_token_budget
     template = context.tokenizer.template
-    if request.reasoning_effort == NO_EFFORT and max_tokens is None:
+    if chat.effort == NO_EFFORT and max_tokens is None:
         can_say_no = template is not None and template.read(SWITCHES)
         max_tokens = None if can_say_no or parsing.reasoning is None else 0
     if max_tokens is None:
         return None
     if parsing.reasoning is None:
+        field = chat.path("thinking_token_budget")
         raise RequestError(
             "The format of this model's reasoning is not known: start the server with "
-            "--reasoning-parser, or leave 'thinking_token_budget' out.",
-            param="thinking_token_budget",
+            f"--reasoning-parser, or leave '{field}' out.",
+            param=field,
             code="unsupported_parameter",
         )
     opens, closes = (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from quire.server.config import ServerConfig
 from quire.server.errors import RequestError, ShuttingDown
-from quire.server.generation.field_checks import model_not_found
+from quire.server.generation.checks import model_not_found
 from quire.server.generation.input_reader import InputReader
 from quire.server.http.bodies import BodyReader
 from quire.server.http.loop_throttle import LoopThrottle

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.fields import GenerationFields
+from quire.server.generation.input import OutputOptions
 from quire.server.grammars.compose import Grammar
 from quire.server.models.input_context import InputContext
 from quire.server.text.tokenizer import TextTokenizer
@@ -13,18 +13,18 @@ MAX_BAD_WORD_TOKENS = 1024
 
 
 def bad_word_tokens(
-    request: GenerationFields, grammar: Grammar | None, context: InputContext
+    options: OutputOptions, grammar: Grammar | None, context: InputContext
 ) -> tuple[tuple[int, ...], ...]:
     """Return the token sequences of a request's bad words, each once. Raises RequestError, also
     where the fields that keep tokens away do not go with others.
 
     grammar: what the outputs must be of, if anything.
     """
-    _check_other_fields(request, grammar)
-    _check_some_token_goes_on(request, context)
+    _check_other_fields(options, grammar)
+    _check_some_token_goes_on(options, context)
     found: dict[tuple[int, ...], None] = {}
     num_tokens = 0
-    for index, word in enumerate(request.bad_words or ()):
+    for index, word in enumerate(options.bad_words):
         if not word.strip():
             raise RequestError(
                 f"Invalid 'bad_words[{index}]': must hold more than blanks.",
@@ -52,12 +52,12 @@ def _sequences(word: str, tokenizer: TextTokenizer) -> Iterator[tuple[int, ...]]
         yield tokenizer.encode(text, add_special_tokens=False)
 
 
-def _check_other_fields(request: GenerationFields, grammar: Grammar | None) -> None:
+def _check_other_fields(options: OutputOptions, grammar: Grammar | None) -> None:
     given = [
         name
         for name, value in (
-            ("allowed_token_ids", request.allowed_token_ids),
-            ("bad_words", request.bad_words),
+            ("allowed_token_ids", options.allowed_token_ids),
+            ("bad_words", options.bad_words),
         )
         if value
     ]
@@ -74,13 +74,13 @@ def _check_other_fields(request: GenerationFields, grammar: Grammar | None) -> N
         )
 
 
-def _check_some_token_goes_on(request: GenerationFields, context: InputContext) -> None:
+def _check_some_token_goes_on(options: OutputOptions, context: InputContext) -> None:
     """Raise RequestError where an output must not end yet, and may hold only what ends it."""
-    allowed, stops = request.allowed_token_ids, request.stop_token_ids or ()
-    ends = stops if request.ignore_eos else (*context.facts.eos_token_ids, *stops)
-    if allowed and request.min_tokens and set(allowed) <= set(ends):
+    allowed, stops = options.allowed_token_ids, options.stop_token_ids
+    ends = stops if options.ignore_eos else (*context.facts.eos_token_ids, *stops)
+    if allowed and options.min_tokens and set(allowed) <= set(ends):
         raise RequestError(
-            f"'min_tokens' is {request.min_tokens}, but every id of 'allowed_token_ids' ends the "
+            f"'min_tokens' is {options.min_tokens}, but every id of 'allowed_token_ids' ends the "
             "output.",
             param="allowed_token_ids",
         )

@@ -22,19 +22,15 @@ _OPEN = frozenset(
 
 class CallableTool(NamedTuple):
     """A tool that may be called. Where it `is_free` its arguments are any object, else of the
-    schema `parameters`, whose keywords must all say something where it `is_strict`. `field` is the
-    path of its function."""
+    schema `parameters`, at `path`, whose keywords must all say something where it `is_strict`.
+    `field` is the path of its function."""
 
     name: str
     parameters: Mapping[str, object]
     field: str
+    path: str
     is_free: bool = False
     is_strict: bool = False
-
-    @property
-    def path(self) -> str:
-        """The path of the schema."""
-        return f"{self.field}.parameters"
 
 
 class Property(NamedTuple):

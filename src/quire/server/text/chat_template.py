@@ -17,7 +17,6 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
-from pydantic import JsonValue
 
 ChatMessage: TypeAlias = Mapping[str, object]
 TemplateTool: TypeAlias = Mapping[str, object]
@@ -165,7 +164,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         continue_final_message: bool,
-        extra: Mapping[str, JsonValue],
+        extra: Mapping[str, object],
         tools: Sequence[TemplateTool] = (),
     ) -> str:
         """Return the prompt's text. With `continue_final_message` it ends where the last message

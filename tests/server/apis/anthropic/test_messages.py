@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.apis.anthropic.conversion import ModelReasoning, as_chat
+from quire.server.apis.anthropic.conversion import ModelReasoning, chat_input
 from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
@@ -51,8 +51,8 @@ def text(said: str) -> dict[str, object]:
 
 
 def messages_of(*turns: dict[str, object]) -> list[dict[str, object]]:
-    chat = as_chat(CountTokensRequest(messages=[*turns]), NO_MODEL).chat
-    return [message.model_dump(exclude_none=True) for message in chat.messages]
+    chat = chat_input(CountTokensRequest(messages=[*turns]), (), NO_MODEL)
+    return [message.as_template_message() for message in chat.messages]
 
 
 def post(served: Served, **fields: object) -> dict[str, object]:

@@ -3,11 +3,11 @@ unknown field ends the check."""
 
 import pytest
 
+from quire.server.apis.protocol.completions import CompletionRequest
+from quire.server.apis.protocol.parse import parse_request
 from quire.server.errors import RequestError
 from quire.server.generation.output_limits import MAX_LOGPROBS_KEPT
-from quire.server.generation.protocol.capabilities import COMPLETIONS
-from quire.server.generation.protocol.completions import CompletionRequest
-from quire.server.generation.protocol.parse import parse_request
+from quire.server.http.endpoints import COMPLETIONS
 from tests.server.served import Served
 
 MANY = 20_000

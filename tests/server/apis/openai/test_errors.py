@@ -11,19 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.engine.config import SchedulingConfig
-from quire.server.app.openapi.bodies import BODIES
-from quire.server.generation.protocol.capabilities import (
+from quire.server.apis.protocol.capabilities import (
     CAPABILITIES,
-    CHAT,
-    COMPLETIONS,
     Capability,
     Support,
     capabilities_of,
     capability_table,
 )
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest
-from quire.server.generation.protocol.parse import parse_request
+from quire.server.apis.protocol.chat import ChatRequest
+from quire.server.apis.protocol.completions import CompletionRequest
+from quire.server.apis.protocol.parse import parse_request
+from quire.server.app.openapi.bodies import BODIES
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 from tests.profiles import cases
 from tests.server.base_bodies import BASE
 from tests.server.scripted_engine import FACTS

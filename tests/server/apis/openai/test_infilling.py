@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from quire.server.generation.protocol.capabilities import CHAT
+from quire.server.http.endpoints import CHAT
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.apis.openai.test_errors import error_of
 from tests.server.base_bodies import BASE

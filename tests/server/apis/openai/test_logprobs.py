@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 from quire.server.text.tokenizer import TextTokenizer
 from tests.server.apis.openai.test_errors import error_of
 from tests.server.base_bodies import BASE

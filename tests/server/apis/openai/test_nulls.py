@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS, capabilities_of
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest
-from quire.server.generation.protocol.fields import StreamOptions
+from quire.server.apis.protocol.capabilities import capabilities_of
+from quire.server.apis.protocol.chat import ChatRequest
+from quire.server.apis.protocol.completions import CompletionRequest
+from quire.server.apis.protocol.fields import StreamOptions
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 from tests.server.base_bodies import BASE
 from tests.server.served import Served
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 from tests.server.apis.openai.test_errors import error_of
 from tests.server.base_bodies import BASE
 from tests.server.served import Served

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
 from tests.server.apis.openai.test_errors import error_of

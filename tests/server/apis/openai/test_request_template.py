@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.server.generation.protocol.capabilities import CHAT
+from quire.server.http.endpoints import CHAT
 from tests.server.apis.openai.test_errors import error_of
 from tests.server.base_bodies import BASE
 from tests.server.served import Served, plain_config, serving

@@ -204,7 +204,7 @@ def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None
         assert (error["param"], "--tool-call-parser generic" in error["message"]) == ("tools", True)
         said = {"role": "assistant", "tool_calls": [CALLED]}
         error = served.chat(messages=[*HELLO, said]).json()["error"]
-        assert error["param"] == "messages[1].tool_calls"
+        assert error["param"] == "messages[1].tool_calls[0]"
         assert served.chat(messages=HELLO, max_tokens=1).status_code == 200
 
 

@@ -15,7 +15,7 @@ from quire.server.apis.route_doc import (
     RouteDoc,
     ok,
 )
-from quire.server.generation.protocol.capabilities import COUNT_TOKENS, MESSAGES
+from quire.server.http.endpoints import COUNT_TOKENS, MESSAGES
 
 _BETAS = Parameter(
     "anthropic-beta",

@@ -15,6 +15,7 @@ from quire.server.errors import (
     TOO_SLOW,
     UNAUTHORIZED,
     UNAVAILABLE,
+    ContextTooLong,
     RequestError,
 )
 
@@ -61,5 +62,20 @@ def message_error(error: RequestError, request_id: str) -> MessageError:
     """Return an error in Anthropic's shape."""
     fallback = "api_error" if error.status >= SERVER_ERROR else "invalid_request_error"
     details = MessageErrorDetails(error.code, error.param)
-    detail = MessageErrorDetail(_TYPES.get(error.status, fallback), error.message, details)
+    detail = MessageErrorDetail(_TYPES.get(error.status, fallback), _message(error), details)
     return MessageError(detail, request_id)
+
+
+def _message(error: RequestError) -> str:
+    """Return what is wrong: of what does not fit the context in Anthropic's words, which agents
+    look for, and ask for less."""
+    if not isinstance(error, ContextTooLong):
+        return error.message
+    most, prompt, output, is_least = error.lengths
+    if output is not None:
+        return (
+            f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {most}, "
+            "decrease input length or `max_tokens` and try again"
+        )
+    least = "at least " if is_least else ""
+    return f"prompt is too long: {least}{prompt} tokens > {most} maximum"

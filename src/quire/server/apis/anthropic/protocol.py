@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.chat import MAX_MESSAGES, MAX_PARTS
-from quire.server.generation.protocol.fields import (
+from quire.server.apis.protocol.chat import MAX_MESSAGES, MAX_PARTS
+from quire.server.apis.protocol.fields import (
     INT64_MAX,
     MAX_PRIORITY,
     MAX_STOP_STRINGS,
@@ -16,7 +16,7 @@ from quire.server.generation.protocol.fields import (
     StrictModel,
     at_most,
 )
-from quire.server.generation.protocol.tools import MAX_TOOLS
+from quire.server.apis.protocol.tools import MAX_TOOLS, ToolName
 
 
 def _read_objects(given: object, what: str, most: int) -> list[dict[str, object]]:
@@ -65,6 +65,15 @@ StopSequences: TypeAlias = Annotated[
     at_most(MAX_STOP_STRINGS),
 ]
 OutputEffort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class CustomTool(StrictModel):
+    """A tool that the client runs. `input_schema` is the JSON schema of its input, an object."""
+
+    name: ToolName
+    input_schema: dict[str, JsonValue]
+    description: str | None = None
+    strict: bool | None = None
 
 
 class CacheControl(StrictModel):

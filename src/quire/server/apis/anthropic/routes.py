@@ -11,8 +11,8 @@ from quire.server.apis.anthropic.writer import MessageWriter
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.protocol.capabilities import COUNT_TOKENS, MESSAGES
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import COUNT_TOKENS, MESSAGES
 
 MAX_SHOWN_CHARS = 200
 

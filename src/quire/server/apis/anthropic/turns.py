@@ -5,10 +5,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from quire.server.apis.anthropic.protocol import CacheControl
-from quire.server.errors import RequestError
-from quire.server.generation.protocol.chat import MAX_PARTS
-from quire.server.generation.protocol.parse import string_of, validate
+from quire.server.apis.protocol.chat import MAX_PARTS
+from quire.server.apis.protocol.drafts import MessageDraft, complete, read_call
+from quire.server.apis.protocol.parse import (
+    invalid,
+    missing,
+    string_of,
+    unknown,
+    unsupported,
+    validate,
+)
+from quire.server.generation.input import Message, Role, TextPart
 
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _BLOCK_ROLES: Mapping[str, tuple[str, ...]] = {
     "text": ("user", "assistant", "system"),
     "tool_result": ("user",),
@@ -33,24 +42,14 @@ FAILED = "Error: "
 """Begins the result of a tool that failed: templates have no other word for it."""
 
 
-def unsupported(where: str) -> RequestError:
-    """Return the error for what Quire cannot do."""
-    return RequestError(
-        f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
-    )
-
-
 class Conversation:
-    """Gathers messages; `origins` are the paths of the turns and blocks by those of what they
-    became, `no_effect` the paths of what is taken and changes nothing."""
+    """Gathers messages; `no_effect` are the paths of what is taken and changes nothing."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, object]] = []
-        self.origins: dict[str, str] = {}
+        self._drafts: list[MessageDraft] = []
         self.no_effect: list[str] = []
         self._where = ""
-        self._thoughts: dict[int, list[str]] = {}
-        self._adders: Mapping[str, Callable[[Mapping[str, object], str, str], None]] = {
+        self._adders: Mapping[str, Callable[[Mapping[str, object], Role, str], None]] = {
             "text": self._add_text,
             "tool_result": self._add_result,
             "tool_use": self._add_call,
@@ -65,20 +64,16 @@ class Conversation:
     def add_turn(self, turn: Mapping[str, object], where: str) -> None:
         """Add a turn. Raises RequestError."""
         check_fields(turn, ("role", "content"), where)
-        role = string_of(turn, "role", where)
-        if role not in ("user", "assistant", "system"):
-            raise RequestError(
-                f"Invalid '{where}.role': must be 'user', 'assistant' or 'system'.",
-                param=f"{where}.role",
-            )
+        role = _ROLES.get(string_of(turn, "role", where))
+        if role is None:
+            raise invalid(f"{where}.role", "must be 'user', 'assistant' or 'system'")
         self._add_content(role, turn.get("content"), f"{where}.content", where)
 
-    def end(self) -> None:
-        """Complete the messages, which nothing is added to any more."""
-        for index, thoughts in self._thoughts.items():
-            self.messages[index]["reasoning_content"] = "\n".join(thoughts)
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages, which are complete. Raises RequestError for too many."""
+        return complete(self._drafts, "messages")
 
-    def _add_content(self, role: str, content: object, path: str, where: str) -> None:
+    def _add_content(self, role: Role, content: object, path: str, where: str) -> None:
         self._where = where
         if isinstance(content, str):
             self._add_text({"text": content}, role, where)
@@ -86,79 +81,65 @@ class Conversation:
         for block, block_path in blocks_of(content, path):
             kind = block_kind(block, block_path)
             if role not in _BLOCK_ROLES[kind]:
-                raise RequestError(
-                    f"Invalid '{block_path}.type': a message of the role '{role}' has no block "
-                    f"'{kind}'.",
-                    param=f"{block_path}.type",
+                raise invalid(
+                    f"{block_path}.type", f"a message of the role '{role}' has no block '{kind}'"
                 )
             self._adders[kind](block, role, block_path)
 
-    def _turn(self, role: str) -> dict[str, object]:
+    def _turn(self, role: Role) -> MessageDraft:
         """Return the message that goes on with this role, or a new one."""
-        if not self.messages or self.messages[-1]["role"] != role:
-            self.origins[f"messages[{len(self.messages)}]"] = self._where
-            self.messages.append({"role": role, "content": []})
-        return self.messages[-1]
+        if not self._drafts or self._drafts[-1].role != role:
+            self._drafts.append(MessageDraft(role, self._where))
+        return self._drafts[-1]
 
-    def _add_text(self, block: Mapping[str, object], role: str, where: str) -> None:
+    def _add_text(self, block: Mapping[str, object], role: Role, where: str) -> None:
         text = string_of(block, "text", where)
-        _append(self._turn(role), "content", {"type": "text", "text": text})
+        self._turn(role).parts.append(TextPart(text))
 
-    def _add_call(self, block: Mapping[str, object], role: str, where: str) -> None:
-        called = {"name": string_of(block, "name", where), "arguments": _arguments(block, where)}
-        call = {"id": string_of(block, "id", where), "type": "function", "function": called}
-        index = _append(self._turn(role), "tool_calls", call)
-        self.origins[f"messages[{len(self.messages) - 1}].tool_calls[{index}]"] = where
+    def _add_call(self, block: Mapping[str, object], role: Role, where: str) -> None:
+        call = read_call(
+            string_of(block, "id", where),
+            string_of(block, "name", where),
+            _arguments(block, where),
+            where,
+            id_key="id",
+            arguments_key="input",
+        )
+        self._turn(role).add_call(call)
 
-    def _add_result(self, block: Mapping[str, object], role: str, where: str) -> None:
+    def _add_result(self, block: Mapping[str, object], role: Role, where: str) -> None:
         call_id, content = string_of(block, "tool_use_id", where), block.get("content")
         failed = block.get("is_error")
         if not isinstance(failed, bool | None):
-            path = f"{where}.is_error"
-            raise RequestError(f"Invalid '{path}': must be a boolean.", param=path)
+            raise invalid(f"{where}.is_error", "must be a boolean")
         text = "" if content is None else _text_of(content, f"{where}.content")
-        self.origins[f"messages[{len(self.messages)}]"] = where
-        content = f"{FAILED}{text}" if failed else text
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        result = MessageDraft("tool", where, [TextPart(f"{FAILED}{text}" if failed else text)])
+        result.tool_call_id, result.call_id_path = call_id, f"{where}.tool_use_id"
+        self._drafts.append(result)
 
-    def _add_thinking(self, block: Mapping[str, object], role: str, where: str) -> None:
+    def _add_thinking(self, block: Mapping[str, object], role: Role, where: str) -> None:
         thinking = string_of(block, "thinking", where)
-        self._turn(role)
-        self._thoughts.setdefault(len(self.messages) - 1, []).append(thinking)
+        self._turn(role).reasoning.append(thinking)
 
-    def _add_redacted(self, block: Mapping[str, object], role: str, where: str) -> None:
+    def _add_redacted(self, block: Mapping[str, object], role: Role, where: str) -> None:
         string_of(block, "data", where)
         self._turn(role)
         self.no_effect.append(where)
 
 
-def _append(message: dict[str, object], field: str, value: object) -> int:
-    """Append to a list of a message; return the index of what was appended."""
-    values = message.setdefault(field, [])
-    assert isinstance(values, list)
-    values.append(value)
-    return len(values) - 1
-
-
 def blocks_of(content: object, path: str) -> list[tuple[Mapping[str, object], str]]:
     """Return the blocks of a content with their paths. Raises RequestError."""
     if content is None:
-        raise RequestError(
-            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
-        )
+        raise missing(path)
     if not isinstance(content, list) or not content:
-        message = f"Invalid '{path}': must be a string or a list of blocks that is not empty."
-        raise RequestError(message, param=path)
+        raise invalid(path, "must be a string or a list of blocks that is not empty")
     if len(content) > MAX_PARTS:
-        raise RequestError(
-            f"Invalid '{path}': has {len(content)} blocks, at most {MAX_PARTS} are allowed.",
-            param=path,
-        )
+        raise invalid(path, f"has {len(content)} blocks, at most {MAX_PARTS} are allowed")
     blocks: list[tuple[Mapping[str, object], str]] = []
     for index, block in enumerate(content):
         if not isinstance(block, dict):
             where = f"{path}[{index}]"
-            raise RequestError(f"Invalid '{where}': must be an object.", param=where)
+            raise invalid(where, "must be an object")
         blocks.append((block, f"{path}[{index}]"))
     return blocks
 
@@ -180,13 +161,8 @@ def check_cache_control(holder: Mapping[str, object], where: str) -> None:
     if given is None:
         return
     if not isinstance(given, dict):
-        raise RequestError(f"Invalid '{path}': must be an object.", param=path)
-    try:
-        validate(given, CacheControl)
-    except RequestError as error:
-        error.message = error.message.replace(f"'{error.param}'", f"'{path}.{error.param}'", 1)
-        error.param = f"{path}.{error.param}"
-        raise
+        raise invalid(path, "must be an object")
+    validate(given, CacheControl, at=path)
 
 
 def check_fields(holder: Mapping[str, object], known: Sequence[str], where: str) -> None:
@@ -199,7 +175,7 @@ def check_fields(holder: Mapping[str, object], known: Sequence[str], where: str)
         if passing is not None and value not in passing:
             raise unsupported(path)
         if passing is None and value is not None:
-            raise RequestError(f"Unknown field '{path}'.", param=path, code="unknown_parameter")
+            raise unknown(path)
 
 
 def _text_of(content: object, path: str) -> str:
@@ -220,8 +196,8 @@ def _arguments(block: Mapping[str, object], where: str) -> str:
     """Return the input of a call as JSON. Raises RequestError."""
     given, path = block.get("input"), f"{where}.input"
     if not isinstance(given, dict):
-        raise RequestError(f"Invalid '{path}': must be an object.", param=path)
+        raise invalid(path, "must be an object")
     try:
         return json.dumps(given, ensure_ascii=False)
     except ValueError as error:  # an integer of thousands of digits
-        raise RequestError(f"Invalid '{path}': {error}.", param=path) from None
+        raise invalid(path, str(error)) from None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.server.apis.batches.protocol import BatchFault
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
+from quire.server.http.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 
 BATCH_URLS = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES)
 """The endpoints that a line may ask."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from pydantic import Field
 
-from quire.server.generation.protocol.fields import StrictModel, at_most
+from quire.server.apis.protocol.fields import StrictModel, at_most
 
 MAX_METADATA = 16
 HOUR_S = 3600

@@ -22,9 +22,10 @@ from quire.server.apis.batches.protocol import (
 from quire.server.apis.batches.queue import BatchQueue
 from quire.server.apis.batches.store import INPUT, StoredBatch
 from quire.server.apis.batches.upload import Upload, UploadLimits, uploaded
+from quire.server.apis.protocol.parse import validate
 from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError
-from quire.server.generation.protocol.parse import parse_object, validate
 from quire.server.generation.service import Service
+from quire.server.http.json_object import parse_object
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import is_newest_first, limit_of, page_of, query_of
 from quire.server.tenancy.tenants import arrival_of

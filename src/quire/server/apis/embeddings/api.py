@@ -5,7 +5,7 @@ from quire.server.apis.embeddings import examples as embedding_examples
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.apis.embeddings.routes import EmbeddingRoutes
 from quire.server.apis.route_doc import GENERATES, ResponseDoc, RouteDoc, ok
-from quire.server.generation.protocol.capabilities import EMBEDDINGS
+from quire.server.http.endpoints import EMBEDDINGS
 
 EMBEDDINGS_API = Api(
     EmbeddingRoutes,

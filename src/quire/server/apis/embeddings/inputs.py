@@ -5,12 +5,12 @@ import msgspec
 from quire.engine.messages import EmbeddingFacts
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.errors import RequestError
+from quire.server.generation.checks import check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
-from quire.server.generation.field_checks import check_prompt_length, check_token_ids
+from quire.server.generation.input import GivenPrompt, TruncationSide
+from quire.server.generation.prompt_truncation import check_truncation
 from quire.server.generation.prompts import MIN_COUNTED_CHARS, refuse_longer
-from quire.server.generation.protocol.capabilities import RERANK, SCORE
-from quire.server.generation.protocol.completions import GivenPrompt
-from quire.server.generation.protocol.fields import TruncationSide
+from quire.server.http.endpoints import RERANK, SCORE
 from quire.server.models.input_context import InputContext
 
 WHAT_FITS = -1
@@ -47,16 +47,7 @@ def check_embedding(request: EmbeddingRequest, context: InputContext) -> None:
     for given in request.input:
         if not given.content:
             raise RequestError(f"Invalid '{given.field}': must not be empty.", param=given.field)
-    if request.truncation_side is not None and request.truncate_prompt_tokens is None:
-        raise RequestError(
-            "'truncation_side' is only allowed with 'truncate_prompt_tokens'.",
-            param="truncation_side",
-        )
-    if request.truncate_prompt_tokens == 0:
-        raise RequestError(
-            "Invalid 'truncate_prompt_tokens': must be 1 or more, or -1 for what fits.",
-            param="truncate_prompt_tokens",
-        )
+    check_truncation(request.truncate_prompt_tokens, request.truncation_side)
 
 
 def read_inputs(request: EmbeddingRequest, context: InputContext) -> tuple[Prompt, ...]:

@@ -3,11 +3,11 @@
 from quire.server.apis.embeddings.engine_requests import EmbeddingBuilder
 from quire.server.apis.embeddings.inputs import check_embedding, read_inputs
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
-from quire.server.generation.field_checks import check_model, no_effect_warnings
+from quire.server.apis.protocol.parse import parse_request
+from quire.server.generation.checks import check_model, no_effect_warnings
 from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompt_truncation import truncation_warnings
-from quire.server.generation.protocol.capabilities import EMBEDDINGS
-from quire.server.generation.protocol.parse import parse_request
+from quire.server.http.endpoints import EMBEDDINGS
 from quire.server.models.input_context import InputContext
 
 

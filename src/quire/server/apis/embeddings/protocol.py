@@ -6,18 +6,17 @@ from typing import Annotated, TypeAlias
 import msgspec
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from quire.server.generation.protocol.completions import (
+from quire.server.apis.protocol.completions import (
     PROMPT_SCHEMA,
-    GivenPrompt,
     read_given_prompts,
 )
-from quire.server.generation.protocol.fields import (
+from quire.server.apis.protocol.fields import (
     INT64_MAX,
     MAX_PRIORITY,
     Positive,
     StrictModel,
-    TruncationSide,
 )
+from quire.server.generation.input import GivenPrompt, TruncationSide
 
 
 def _read_inputs(given: object) -> tuple[GivenPrompt, ...]:

@@ -10,8 +10,8 @@ from quire.server.apis.embeddings.writer import EmbeddingWriter
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.protocol.capabilities import EMBEDDINGS
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import EMBEDDINGS
 
 
 class EmbeddingRoutes:

@@ -9,6 +9,8 @@ from quire.server.apis.openai.tokenize import (
     TokenizeRequest,
 )
 from quire.server.apis.openai.wire import ChatChunk, CompletionBody, Detokenized, Tokenized
+from quire.server.apis.protocol.chat import ChatRequest
+from quire.server.apis.protocol.completions import CompletionRequest
 from quire.server.apis.route_doc import (
     EVENTS,
     GENERATES,
@@ -20,9 +22,7 @@ from quire.server.apis.route_doc import (
     ok,
 )
 from quire.server.errors import ErrorBody
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 
 OPENAI = Api(
     TextRoutes,

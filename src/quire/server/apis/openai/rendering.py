@@ -1,8 +1,6 @@
 """Answers that show prompts: of `/render` those that a request would run with, its limits and its
 sampling, with all that the client left out; of `/tokenize` the tokens of a text."""
 
-from collections.abc import Sequence
-
 from msgspec import UNSET, UnsetType
 
 from quire.server.apis.openai.wire import (
@@ -11,14 +9,14 @@ from quire.server.apis.openai.wire import (
     RenderedSampling,
     Tokenized,
 )
-from quire.server.generation.context import Prompt
-from quire.server.generation.output_limits import num_output_tokens, output_limit
+from quire.server.generation.input import OutputOptions
+from quire.server.generation.output_limits import num_output_tokens
+from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompts import decode_tokens
-from quire.server.generation.protocol.fields import GenerationFields
 from quire.server.models.input_context import InputContext
 
 
-def tokenized(
+def tokens_shown(
     token_ids: tuple[int, ...], wants_strs: bool | None, context: InputContext
 ) -> Tokenized:
     """Return the tokens of a text, with what each stands for if it is wanted."""
@@ -29,29 +27,28 @@ def tokenized(
     return Tokenized(len(token_ids), context.facts.max_model_len, token_ids, strs)
 
 
-def rendered(
-    request: GenerationFields, prompts: Sequence[Prompt], context: InputContext
-) -> Rendered:
+def rendered(read: TokenizedRequest, context: InputContext) -> Rendered:
     """Return what a request would run with. Raises RequestError for a limit that cannot be kept."""
-    limit = output_limit(request)
+    options = read.request
+    assert isinstance(options, OutputOptions), "outputs are generated"
     shown = tuple(
         RenderedPrompt(
             decode_tokens(prompt.token_ids, context),
             prompt.token_ids,
             len(prompt.token_ids),
-            0 if limit.drops_output else num_output_tokens(prompt, limit, context.facts),
+            0 if options.drops_output else num_output_tokens(prompt, options, context.facts),
         )
-        for prompt in prompts
+        for prompt in read.prompts
     )
-    model = request.model or context.limits.model_names[0]
-    return Rendered(model, context.facts.max_model_len, shown, _sampling(request, context))
+    model = options.model or context.limits.model_names[0]
+    return Rendered(model, context.facts.max_model_len, shown, _sampling(options, context))
 
 
-def _sampling(request: GenerationFields, context: InputContext) -> RenderedSampling:
+def _sampling(options: OutputOptions, context: InputContext) -> RenderedSampling:
     facts = context.facts
-    sampling = request.sampling(context.limits.defaults, facts.vocab_size)
+    sampling = options.sampling(context.limits.defaults, facts.vocab_size)
     return RenderedSampling(
-        n=request.num_returned,
+        n=options.num_returned,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
@@ -59,9 +56,9 @@ def _sampling(request: GenerationFields, context: InputContext) -> RenderedSampl
         repetition_penalty=sampling.repetition_penalty,
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
-        seed=request.seed,
-        min_tokens=request.min_tokens or 0,
-        stop=tuple(request.stop or ()),
-        stop_token_ids=tuple(request.stop_token_ids or ()),
-        eos_token_ids=() if request.ignore_eos else facts.eos_token_ids,
+        seed=options.seed,
+        min_tokens=options.min_tokens,
+        stop=options.stop,
+        stop_token_ids=options.stop_token_ids,
+        eos_token_ids=() if options.ignore_eos else facts.eos_token_ids,
     )

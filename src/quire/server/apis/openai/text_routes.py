@@ -18,8 +18,8 @@ from quire.server.apis.openai.inputs import (
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import CHAT, COMPLETIONS
 
 
 class TextRoutes:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quire.server.generation.protocol.chat import ChatRequest, Messages, TemplateKwargs
-from quire.server.generation.protocol.fields import StrictModel, TokenId, at_most
+from quire.server.apis.protocol.chat import ChatRequest, Messages, TemplateKwargs
+from quire.server.apis.protocol.fields import StrictModel, TokenId, at_most
 
 MAX_TOKENS = 2**20
 """Token ids of one `/detokenize`."""

@@ -14,7 +14,7 @@ from quire.server.apis.route_doc import CREATED_S, Parameter, ResponseDoc, Route
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.errors import CONFLICT, NOT_FOUND, TOO_LARGE, TOO_LATE, TOO_MANY, UNAVAILABLE
 from quire.server.errors import UNSUPPORTED_MEDIA as MEDIA
-from quire.server.generation.protocol.capabilities import PREFIXES
+from quire.server.http.endpoints import PREFIXES
 from quire.server.models.pinned_prefix import Prefix, PrefixState
 
 _OK = 200

@@ -7,26 +7,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from quire.cache.block_hash import TOKEN_CODE
+from quire.server.apis.openai.translation import chat_input
 from quire.server.apis.prefixes.engine_requests import PrefixBuilder
 from quire.server.apis.prefixes.protocol import (
     PrefixChatRequest,
     PrefixFields,
     PrefixTextRequest,
 )
+from quire.server.apis.protocol.parse import validate
 from quire.server.errors import RequestError
+from quire.server.generation.checks import check_conversation, check_generates, check_model
 from quire.server.generation.context import Prompt, RequestContext
-from quire.server.generation.field_checks import check_chat, check_generates, check_model
+from quire.server.generation.input import OutputOptions, TextInput
 from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompts import (
-    encode_chat,
-    read_prompts,
+    chat_prompt,
     render_chat,
+    text_prompts,
     unread_kwargs,
     with_own_template,
 )
-from quire.server.generation.protocol.parse import parse_object, validate
 from quire.server.generation.reasoning_options import effort_warnings
-from quire.server.generation.tools.checks import check_tools
+from quire.server.http.json_object import parse_object
 from quire.server.models.input_context import InputContext
 from quire.server.models.pinned_prefix import PinnedPrefix
 
@@ -60,7 +62,8 @@ def _read_text(fields: Mapping[str, object], context: InputContext) -> Tokenized
         raise RequestError(f"A prefix is one prompt, not {len(request.prompt)}.", param="prompt")
     if not request.prompt[0].content:
         raise RequestError("Invalid 'prompt': must not be empty.", param="prompt")
-    (prompt,) = read_prompts(request.as_completion(), context)
+    options = OutputOptions(add_special_tokens=request.add_special_tokens)
+    (prompt,) = text_prompts(TextInput(request.prompt, options), context)
     return _tokenized(request.model_copy(update={"prompt": ()}), prompt)
 
 
@@ -68,11 +71,10 @@ def _read_chat(fields: Mapping[str, object], context: InputContext) -> Tokenized
     request = validate(fields, PrefixChatRequest)
     check_model(request.model, context)
     check_generates(context)
-    chat = request.as_chat()
-    check_chat(chat)
+    chat = chat_input(request.as_chat())
     context = with_own_template(chat, context)
-    check_tools(chat, context)
-    prompt = encode_chat(render_chat(chat, context), chat, context)
+    check_conversation(chat, context)
+    prompt = chat_prompt(render_chat(chat, context), chat, context)
     warnings = (*unread_kwargs(chat, context), *effort_warnings(chat, context))
     dropped = dict.fromkeys(("tools", "documents", "chat_template", "chat_template_kwargs"))
     kept = request.model_copy(update={"messages": [], **dropped})

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from pydantic import Field, StringConstraints
 
-from quire.server.generation.protocol.chat import (
+from quire.server.apis.protocol.chat import (
     MAX_TEMPLATE_CHARS,
     ChatRequest,
     Documents,
@@ -13,9 +13,9 @@ from quire.server.generation.protocol.chat import (
     Messages,
     TemplateKwargs,
 )
-from quire.server.generation.protocol.completions import CompletionRequest, Prompts
-from quire.server.generation.protocol.fields import MAX_PRIORITY, StrictModel
-from quire.server.generation.protocol.tools import Tools
+from quire.server.apis.protocol.completions import Prompts
+from quire.server.apis.protocol.fields import MAX_PRIORITY, StrictModel
+from quire.server.apis.protocol.tools import Tools
 from quire.server.models.pinned_prefix import Prefix
 
 MAX_NAME_CHARS = 64
@@ -40,12 +40,6 @@ class PrefixTextRequest(PrefixFields):
     """A text or token ids that prompts of completions begin with."""
 
     prompt: Prompts
-
-    def as_completion(self) -> CompletionRequest:
-        """Return a completion whose prompt the prefix is."""
-        return CompletionRequest.model_construct(
-            prompt=self.prompt, add_special_tokens=self.add_special_tokens
-        )
 
 
 class PrefixChatRequest(PrefixFields):

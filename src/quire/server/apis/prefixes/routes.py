@@ -16,8 +16,8 @@ from quire.server.apis.prefixes.protocol import (
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.protocol.capabilities import PREFIXES
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import PREFIXES
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import flag_of, query_of
 from quire.server.models.model_prefixes import ModelPrefixes

@@ -15,7 +15,7 @@ from quire.server.apis.route_doc import (
     RouteDoc,
     ok,
 )
-from quire.server.generation.protocol.capabilities import RESPONSES
+from quire.server.http.endpoints import RESPONSES
 
 RESPONSES_API = Api(
     ResponseRoutes,

@@ -1,23 +1,39 @@
-"""A request for a response becomes a chat request, whose owners check and run it; errors name the
-fields as the client of `/v1/responses` wrote them."""
+"""A request for a response as an input, whose paths are those of the body of `/v1/responses`."""
 
-from quire.server.apis.responses.history import NO_HISTORY, History, read_item, with_named
-from quire.server.apis.responses.items import Conversation, unsupported
+from collections.abc import Mapping
+
+from pydantic_core import PydanticCustomError
+
+from quire.server.apis.protocol.parse import error_at, invalid, unsupported, validate
+from quire.server.apis.protocol.structured import (
+    ANY_OBJECT,
+    FORMATS,
+    JSON_OBJECT,
+    read_json_schema,
+)
+from quire.server.apis.protocol.tools import MAX_TOOLS, Function
+from quire.server.apis.responses.history import History, read_item, with_named
+from quire.server.apis.responses.items import Conversation
 from quire.server.apis.responses.protocol import LOGPROBS, ResponsesRequest
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.parse import validate
-from quire.server.grammars.client_names import ClientNames
-
-_NAMES = (
-    (r"\b(tools\[\d+\])\.function\b", r"\1"),
-    (r"\btool_choice\.function\b", "tool_choice"),
-    (r"\btool_choice\.allowed_tools\b", "tool_choice"),
-    (r"\bresponse_format(\.json_schema)?\b", "text.format"),
-    (r"\btool_call_id\b", "call_id"),
-    (r"\breasoning_effort\b", "reasoning.effort"),
-    (r"\bmax_completion_tokens\b", "max_output_tokens"),
+from quire.server.generation.input import (
+    ChatInput,
+    NamedChoice,
+    OutputOptions,
+    Tool,
+    ToolChoice,
+    ToolMode,
 )
+from quire.server.grammars.source import GrammarKind, GrammarSource
+
+_PATHS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "num_logprobs": "top_logprobs",
+    "reasoning_effort": "reasoning.effort",
+}
+_MODES: Mapping[object, ToolMode] = {"none": "none", "auto": "auto", "required": "required"}
+_FORMAT = "text.format"
 
 
 def input_items(request: ResponsesRequest, history: History) -> list[dict[str, object]]:
@@ -27,12 +43,15 @@ def input_items(request: ResponsesRequest, history: History) -> list[dict[str, o
     return with_named(request.input, history.named)
 
 
-def as_chat(
-    request: ResponsesRequest, history: History = NO_HISTORY
-) -> tuple[ChatRequest, ClientNames]:
-    """Return the request as a chat's, what was stored before it first, and the names that the
-    client has for its fields. Raises RequestError."""
+def chat_input(
+    request: ResponsesRequest, history: History, no_effect: tuple[str, ...]
+) -> ChatInput:
+    """Return the request as an input, whatever was stored before it first. Raises RequestError."""
     _check_background(request)
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "'stream_options' is only allowed with 'stream': true.", param="stream_options"
+        )
     conversation = Conversation()
     if request.instructions:
         conversation.add_text("system", request.instructions, "instructions")
@@ -41,30 +60,29 @@ def as_chat(
     is_text = isinstance(request.input, str)
     for index, item in enumerate(input_items(request, history)):
         conversation.add_item(item, "input" if is_text else f"input[{index}]")
-    names = ClientNames(_NAMES, conversation.origins, "input")
-    if not conversation.messages:
-        raise RequestError("Invalid 'input': holds nothing to answer.", param="input")
+    messages = conversation.messages()
+    if not messages:
+        raise invalid("input", "holds nothing to answer")
     has_logprobs = request.top_logprobs is not None or LOGPROBS in (request.include or ())
-    fields: dict[str, object] = {
-        "model": request.model,
-        "messages": conversation.messages,
-        "tools": _tools(request),
-        "tool_choice": _tool_choice(request.tool_choice),
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "response_format": _format(request),
-        "reasoning_effort": request.reasoning and request.reasoning.effort,
-        "max_completion_tokens": request.max_output_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "logprobs": has_logprobs,
-        "top_logprobs": request.top_logprobs,
-        "stream": request.stream,
-        "stream_options": request.stream_options and request.stream_options.model_dump(),
-    }
-    try:
-        return validate(fields, ChatRequest), names
-    except RequestError as error:
-        raise names.error(error) from None
+    options = OutputOptions(
+        model=request.model,
+        stream=bool(request.stream),
+        max_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        num_logprobs=(request.top_logprobs or 0) if has_logprobs else None,
+        grammar=_grammar(request.text.format if request.text else None),
+        paths=_PATHS,
+    )
+    return ChatInput(
+        messages=messages,
+        options=options,
+        tools=_tools(request),
+        choice=_choice(request.tool_choice, one_call=request.parallel_tool_calls is False),
+        effort=request.reasoning.effort if request.reasoning else None,
+        keeps_order=True,
+        no_effect=(*no_effect, *_without_effect(request)),
+    )
 
 
 def _check_background(request: ResponsesRequest) -> None:
@@ -76,7 +94,7 @@ def _check_background(request: ResponsesRequest) -> None:
         raise unsupported("stream", "with 'background'; ask for the response until it has ended")
 
 
-def without_effect(request: ResponsesRequest) -> tuple[str, ...]:
+def _without_effect(request: ResponsesRequest) -> tuple[str, ...]:
     """Return the fields that are taken and change nothing."""
     reasoning, verbosity = request.reasoning, request.text and request.text.verbosity
     fields = {
@@ -87,35 +105,79 @@ def without_effect(request: ResponsesRequest) -> tuple[str, ...]:
     return (*(name for name, given in fields.items() if given), *included)
 
 
-def _tools(request: ResponsesRequest) -> list[dict[str, object]] | None:
-    tools: list[dict[str, object]] = []
-    for index, tool in enumerate(request.tools or ()):
-        if tool.get("type") != "function":
-            raise unsupported(f"tools[{index}].type")
-        function = {key: each for key, each in tool.items() if key != "type" and each is not None}
-        tools.append({"type": "function", "function": function})
-    return tools or None
+def _tools(request: ResponsesRequest) -> tuple[Tool, ...]:
+    given = request.tools or []
+    if len(given) > MAX_TOOLS:
+        raise invalid("tools", f"has {len(given)} items, at most {MAX_TOOLS} are allowed")
+    return tuple(_tool(each, f"tools[{index}]") for index, each in enumerate(given))
 
 
-def _tool_choice(choice: object) -> object:
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "function" and isinstance(choice.get("name"), str):
-        return {"type": "function", "function": {"name": choice["name"]}}
-    if choice.get("type") != "allowed_tools":
-        raise RequestError(
-            "Invalid 'tool_choice': must be 'none', 'auto', 'required', or an object of type "
-            "'function' with a 'name' or of type 'allowed_tools'.",
-            param="tool_choice",
+def _tool(given: Mapping[str, object], where: str) -> Tool:
+    if given.get("type") != "function":
+        raise unsupported(f"{where}.type")
+    fields = {key: each for key, each in given.items() if key != "type" and each is not None}
+    function = validate(fields, Function, at=where)
+    return Tool(
+        function.name,
+        function.description,
+        function.parameters,
+        bool(function.strict),
+        where,
+        f"{where}.parameters",
+    )
+
+
+def _choice(given: object, *, one_call: bool) -> ToolChoice:
+    where = "tool_choice"
+    if given is None:
+        return ToolChoice(one_call=one_call)
+    if isinstance(given, str) and given in _MODES:
+        return ToolChoice(_MODES[given], one_call=one_call)
+    kind = given.get("type") if isinstance(given, dict) else None
+    if isinstance(given, dict) and kind == "function" and isinstance(given.get("name"), str):
+        among = (NamedChoice(given["name"], f"{where}.name"),)
+        return ToolChoice("required", among, names_one=True, one_call=one_call)
+    if isinstance(given, dict) and kind == "allowed_tools":
+        return _allowed(given, one_call=one_call)
+    raise invalid(
+        where,
+        "must be 'none', 'auto', 'required', or an object of type 'function' with a 'name' or of "
+        "type 'allowed_tools'",
+    )
+
+
+def _allowed(given: Mapping[str, object], *, one_call: bool) -> ToolChoice:
+    """Return a choice among some of the tools. Raises RequestError."""
+    mode, tools = given.get("mode"), given.get("tools")
+    named = tools if isinstance(tools, list) else []
+    among = tuple(
+        NamedChoice(each["name"], f"tool_choice.tools[{index}].name")
+        for index, each in enumerate(named)
+        if isinstance(each, dict) and isinstance(each.get("name"), str)
+    )
+    if mode not in ("auto", "required") or not among or len(among) < len(named):
+        raise invalid(
+            "tool_choice",
+            "must have a 'mode', 'auto' or 'required', and 'tools' with a 'name' each",
         )
-    tools = choice.get("tools")
-    named = [_tool_choice(each) for each in tools] if isinstance(tools, list) else None
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+    return ToolChoice(_MODES[mode], among, one_call=one_call)
 
 
-def _format(request: ResponsesRequest) -> dict[str, object] | None:
-    given = request.text and request.text.format
-    if not given or given.get("type") != "json_schema":
-        return dict(given) if given else None
-    schema = {key: each for key, each in given.items() if key != "type" and each is not None}
-    return {"type": "json_schema", "json_schema": schema}
+def _grammar(given: Mapping[str, object] | None) -> GrammarSource | None:
+    """Return the form that the text must have. Raises RequestError."""
+    if given is None:
+        return None
+    kind = given.get("type")
+    if kind not in FORMATS:
+        raise invalid(f"{_FORMAT}.type", f"must be one of {', '.join(FORMATS)}")
+    fields = {key: each for key, each in given.items() if key != "type" and each is not None}
+    if kind == "json_schema":
+        try:
+            return read_json_schema(fields, "", _FORMAT)
+        except PydanticCustomError as error:
+            raise error_at(error, _FORMAT) from None
+    if fields:
+        raise unsupported(f"{_FORMAT}.{next(iter(fields))[:100]}")
+    if kind == JSON_OBJECT:
+        return GrammarSource(GrammarKind.JSON, ANY_OBJECT, f"{_FORMAT}.type")
+    return None

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from quire.server.apis.protocol.parse import parse_request
 from quire.server.apis.responses.asked import AskedResponse, asked_of
-from quire.server.apis.responses.conversion import as_chat, input_items, without_effect
+from quire.server.apis.responses.conversion import chat_input, input_items
 from quire.server.apis.responses.history import (
     NO_HISTORY,
     History,
@@ -11,10 +12,9 @@ from quire.server.apis.responses.history import (
     needed_history,
 )
 from quire.server.apis.responses.protocol import ResponsesRequest
-from quire.server.generation.chat_input import read_named
 from quire.server.generation.parsed_input import TokenizedRequest
-from quire.server.generation.protocol.capabilities import RESPONSES
-from quire.server.generation.protocol.parse import parse_request
+from quire.server.generation.tokenizing import tokenized
+from quire.server.http.endpoints import RESPONSES
 from quire.server.models.input_context import InputContext
 
 
@@ -35,14 +35,12 @@ def _read_response(body: bytes, history: History | None, context: InputContext) 
     if needed is not None:
         raise needed
     history = history or NO_HISTORY
-    chat, names = as_chat(given, history)
-    read = read_named(chat, names, (*no_effect, *without_effect(given)), context)
-    asked = asked_of(given, input_items(given, history))
-    return replace(read, asked=asked, keeps_order=True)
+    read = tokenized(chat_input(given, history, no_effect), context)
+    return replace(read, asked=asked_of(given, input_items(given, history)))
 
 
-def asked_in(tokenized: TokenizedRequest) -> AskedResponse:
+def asked_in(read: TokenizedRequest) -> AskedResponse:
     """Return what the answer to a request tells of it again."""
-    asked = tokenized.asked
+    asked = read.asked
     assert isinstance(asked, AskedResponse), "its parser has put it there"
     return asked

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.server.apis.protocol.chat import MAX_MESSAGES
 from quire.server.apis.responses.history import (
     History,
     ItemName,
@@ -14,7 +15,6 @@ from quire.server.apis.responses.history import (
 )
 from quire.server.apis.responses.store import ResponseStore, StoredResponse
 from quire.server.errors import TOO_LARGE, RequestError
-from quire.server.generation.protocol.chat import MAX_MESSAGES
 
 PREFIX = "resp"
 _INPUT = "in"

@@ -7,8 +7,8 @@ import msgspec
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.chat import MAX_MESSAGES, Effort
-from quire.server.generation.protocol.fields import Positive, StrictModel, at_most
+from quire.server.apis.protocol.chat import MAX_MESSAGES, Effort
+from quire.server.apis.protocol.fields import Positive, StrictModel, at_most
 from quire.server.generation.usage import CachedTokens, CompletionTokensDetails
 from quire.server.models.input_context import MAX_LOGPROBS
 
@@ -90,8 +90,8 @@ class ResponsesRequest(StrictModel):
     text: TextFields | None = None
     reasoning: ReasoningFields | None = None
     max_output_tokens: Positive | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include: Annotated[list[Included], Field(max_length=16)] | None = None
     metadata: Annotated[dict[str, str], at_most(16)] | None = None

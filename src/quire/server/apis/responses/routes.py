@@ -30,8 +30,8 @@ from quire.server.errors import TOO_LARGE, TOO_MANY, RequestError, ShuttingDown
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.parsed_input import TokenizedRequest
-from quire.server.generation.protocol.capabilities import RESPONSES
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import RESPONSES
 from quire.server.http.json_responses import JSON
 from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import FinishReason

@@ -8,7 +8,7 @@ from quire.server.apis.responses import examples
 from quire.server.apis.responses.protocol import Included, ResponseDeleted
 from quire.server.apis.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.errors import NOT_FOUND
-from quire.server.generation.protocol.capabilities import RESPONSES
+from quire.server.http.endpoints import RESPONSES
 
 _OK = 200
 _PATH = f"{RESPONSES}/{{name}}"

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.apis.responses.items import unsupported
+from quire.server.apis.protocol.parse import unsupported
 from quire.server.apis.responses.lookup import input_item_id
 from quire.server.apis.responses.protocol import Included, ItemList, ResponseDeleted
 from quire.server.apis.responses.store import ResponseStore, StoredResponse
 from quire.server.errors import NOT_FOUND, RequestError
-from quire.server.generation.protocol.capabilities import RESPONSES
+from quire.server.http.endpoints import RESPONSES
 from quire.server.http.json_responses import JSON, json_response
 from quire.server.http.query import flag_of, is_newest_first, limit_of, page_of, query_of
 from quire.server.tenancy.tenants import arrival_of

@@ -5,7 +5,7 @@ from quire.server.apis.route_doc import GENERATES, ResponseDoc, RouteDoc, ok
 from quire.server.apis.scoring import examples
 from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
 from quire.server.apis.scoring.routes import ScoringRoutes
-from quire.server.generation.protocol.capabilities import RERANK_PATHS, SCORE_PATHS
+from quire.server.http.endpoints import RERANK_PATHS, SCORE_PATHS
 
 RERANK_DOC = RouteDoc(
     "Documents in the order in which they go with a query, by a cross-encoder.",

@@ -10,8 +10,9 @@ from quire.server.apis.scoring.protocol import (
     TextDocument,
 )
 from quire.server.errors import RequestError
+from quire.server.generation.checks import check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
-from quire.server.generation.field_checks import check_prompt_length, check_token_ids
+from quire.server.generation.prompt_truncation import check_truncation
 from quire.server.generation.prompts import refuse_longer
 from quire.server.models.input_context import InputContext
 
@@ -36,11 +37,7 @@ def check_scoring(request: ScoringFields, context: InputContext) -> None:
             param="model",
             code="unsupported_model",
         )
-    if request.truncate_prompt_tokens == 0:
-        raise RequestError(
-            "Invalid 'truncate_prompt_tokens': must be 1 or more, or -1 for what fits.",
-            param="truncate_prompt_tokens",
-        )
+    check_truncation(request.truncate_prompt_tokens, None)
 
 
 def rerank_pairs(request: RerankRequest) -> tuple[Pair, ...]:

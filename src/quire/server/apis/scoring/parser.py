@@ -1,14 +1,14 @@
 """Parses the bodies of rerank and score requests."""
 
+from quire.server.apis.protocol.parse import parse_request
 from quire.server.apis.scoring.engine_requests import ScoringBuilder
 from quire.server.apis.scoring.inputs import check_scoring, read_pairs, rerank_pairs, score_pairs
 from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
+from quire.server.generation.checks import check_model, no_effect_warnings
 from quire.server.generation.context import Prompt
-from quire.server.generation.field_checks import check_model, no_effect_warnings
 from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompt_truncation import truncation_warnings
-from quire.server.generation.protocol.capabilities import RERANK, SCORE
-from quire.server.generation.protocol.parse import parse_request
+from quire.server.http.endpoints import RERANK, SCORE
 from quire.server.models.input_context import InputContext
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from quire.server.generation.protocol.fields import (
+from quire.server.apis.protocol.fields import (
     INT64_MAX,
     MAX_PRIORITY,
     Positive,

@@ -11,8 +11,8 @@ from quire.server.apis.scoring.writer import ScoreWriter
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.parsed_input import InputParser
-from quire.server.generation.protocol.capabilities import RERANK_PATHS, SCORE_PATHS
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import RERANK_PATHS, SCORE_PATHS
 
 
 class ScoringRoutes:

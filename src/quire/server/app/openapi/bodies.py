@@ -6,9 +6,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from quire.server.apis.batches.docs import BODIES as BATCH_BODIES
+from quire.server.apis.protocol.capabilities import Capability, Support, capabilities_of
+from quire.server.apis.protocol.chat import ChatRequest
+from quire.server.apis.protocol.completions import CompletionRequest
 from quire.server.app.apis import APIS
 from quire.server.app.introspection_routes import ResetRequest
-from quire.server.generation.protocol.capabilities import (
+from quire.server.http.endpoints import (
     CACHE_PROBE,
     CHAT,
     COMPLETIONS,
@@ -17,12 +20,7 @@ from quire.server.generation.protocol.capabilities import (
     RERANK,
     RESPONSES,
     SCORE,
-    Capability,
-    Support,
-    capabilities_of,
 )
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.completions import CompletionRequest
 
 SCHEMA_PATH = "#/components/schemas/"
 

@@ -22,7 +22,7 @@ from quire.server.app.openapi.usage_docs import USAGE_ROUTES
 from quire.server.app.page.entrance import Entrance
 from quire.server.app.wire import Cancelled, Health, ResetSent, StartProgress, Startup, Version
 from quire.server.errors import NOT_FOUND, UNAVAILABLE
-from quire.server.generation.protocol.capabilities import CACHE_PROBE
+from quire.server.http.endpoints import CACHE_PROBE
 from quire.server.observability.timeline_view import TimelineList
 from quire.version import __version__
 

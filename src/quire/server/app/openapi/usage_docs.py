@@ -6,7 +6,7 @@ from quire.server.apis.route_doc import CREATED_S, Parameter, ResponseDoc, Route
 from quire.server.app.openapi import examples
 from quire.server.app.usage.report import KeyUsage, ModelUsage, UsageCounts, UsageReport
 from quire.server.errors import NOT_FOUND
-from quire.server.generation.protocol.capabilities import USAGE
+from quire.server.http.endpoints import USAGE
 from quire.server.tenancy.usage_accounts import RequestEnd
 
 _OK = 200

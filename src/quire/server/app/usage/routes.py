@@ -8,8 +8,8 @@ from starlette.routing import Route
 
 from quire.server.app.usage.report import build_report, shown_name
 from quire.server.errors import NOT_FOUND, RequestError
-from quire.server.generation.protocol.capabilities import USAGE
 from quire.server.generation.service import Service
+from quire.server.http.endpoints import USAGE
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import query_of
 from quire.server.tenancy.tenants import AdminKeyRequired, Tenant, arrival_of

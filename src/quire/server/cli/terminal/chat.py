@@ -37,7 +37,7 @@ def chat_command(
         print(f"quire chat: {error}", file=sys.stderr)
         return USAGE_ERROR
     # Imported here: other commands need none of it, and may lack the libraries.
-    from quire.server.generation.protocol.fields import GenerationFields
+    from quire.server.apis.protocol.fields import GenerationFields
     from quire.workbench.terminal.chat import ChatOptions, run_chat
     from quire.workbench.terminal.sampling_options import rules_of_schema
 

@@ -1,9 +1,8 @@
 """Makes the grammar of a chat request's tool calls."""
 
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.chat import ChatRequest
-from quire.server.generation.protocol.tools import AllowedTools
-from quire.server.generation.tools.checks import call_format
+from quire.server.generation.checks import call_format, enforced_path
+from quire.server.generation.input import ChatInput
 from quire.server.grammars.compose import Grammar
 from quire.server.grammars.schema_check import check_schema
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
@@ -16,26 +15,14 @@ MAX_GRAMMAR_BYTES = 512 * 1024
 KIND = "tools"
 
 
-def enforced_field(request: ChatRequest) -> str | None:
-    """Return the path of the field for which calls must be of a grammar, None without one."""
-    if request.requires_calls or (
-        isinstance(request.tool_choice, AllowedTools) and request.offered_tools
-    ):
-        return "tool_choice"
-    strict = (index for index, tool in request.callable_tools.items() if tool.function.strict)
-    return next((f"tools[{index}].function.strict" for index in strict), None)
-
-
-def tool_grammar(
-    request: ChatRequest, context: InputContext, *, any_whitespace: bool
-) -> Grammar | None:
+def tool_grammar(chat: ChatInput, context: InputContext, *, any_whitespace: bool) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
-    form, field = call_format(request, context), enforced_field(request)
-    if not request.offered_tools or form is None or not (field or request.grammar_sources):
+    form, field = call_format(chat, context), enforced_path(chat)
+    if not chat.offered_tools or form is None or not (field or chat.options.grammar):
         return None
-    tools = _callable_tools(request)
+    tools = _callable_tools(chat)
     warnings = [
         warning
         for tool in tools
@@ -43,14 +30,14 @@ def tool_grammar(
         for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
     ]
     specials = context.tokenizer.special_tokens
-    is_alone = has_calls_alone(request, form)
-    use = ToolUse(tools, is_alone, not request.takes_one_call, any_whitespace)
+    is_alone = has_calls_alone(chat, form)
+    use = ToolUse(tools, is_alone, not chat.takes_one_call, any_whitespace)
     text = tool_calls(form, use, specials)
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(
             f"The grammar of the tools has {len(text.encode())} bytes, at most "
             f"{MAX_GRAMMAR_BYTES} are allowed: offer fewer tools.",
-            param="tools",
+            param=chat.path("tools"),
         )
     alone = use._replace(is_required=True, parallel=False)
     parts = (
@@ -61,22 +48,23 @@ def tool_grammar(
         )
         for tool in tools
     )
-    return Grammar(text, KIND, field or "tools", tuple(warnings), tuple(parts))
+    return Grammar(text, KIND, field or chat.path("tools"), tuple(warnings), tuple(parts))
 
 
-def has_calls_alone(request: ChatRequest, form: ToolFormat) -> bool:
+def has_calls_alone(chat: ChatInput, form: ToolFormat) -> bool:
     """Return whether enforced calls have no text beside them in an output."""
-    return request.requires_calls or bool(request.grammar_sources) or form.ends_output
+    return chat.requires_calls or chat.options.grammar is not None or form.ends_output
 
 
-def _callable_tools(request: ChatRequest) -> list[CallableTool]:
+def _callable_tools(chat: ChatInput) -> list[CallableTool]:
     return [
         CallableTool(
-            tool.function.name,
-            tool.function.parameters or {},
-            f"tools[{index}].function",
-            is_free=not (request.requires_calls or tool.function.strict),
-            is_strict=bool(tool.function.strict),
+            tool.name,
+            tool.parameters or {},
+            tool.path,
+            tool.schema_path,
+            is_free=not (chat.requires_calls or tool.strict),
+            is_strict=tool.strict,
         )
-        for index, tool in request.callable_tools.items()
+        for tool in chat.callable_tools
     ]

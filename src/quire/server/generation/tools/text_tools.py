@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from quire.server.generation.protocol.chat import ChatRequest, Message
-from quire.server.generation.protocol.tools import Tool, ToolCall
+from quire.server.generation.input import ChatInput, Message, Tool, ToolCall
 from quire.server.parsers.markup import to_json
 from quire.server.text.chat_template import ChatMessage, TemplateRefused
 
@@ -28,14 +27,14 @@ class _Turn(NamedTuple):
     is_rewritten: bool
 
 
-def render_with_tools(request: ChatRequest, render: Render) -> str:
+def render_with_tools(chat: ChatInput, render: Render) -> str:
     """Return a conversation as the template writes it by `render`, its tools described in the
     system's message, or where the template does not show that, in the first of the user. Raises
     TemplateRefused."""
-    messages = _as_text(request.messages)
-    if not request.offered_tools:
+    messages = _as_text(chat.messages)
+    if not chat.offered_tools:
         return render(messages)
-    description = _describe(request.offered_tools)
+    description = _describe(chat.offered_tools)
     refusal = TemplateRefused("the template does not show the description of the tools")
     for role in ("system", "user"):
         try:
@@ -89,14 +88,14 @@ def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
             yield _results(tuple(group), called)
             continue
         for message in group:
-            for call in message.tool_calls or ():
-                called[call.id] = len(called), call.function.name
+            for call in message.tool_calls:
+                called[call.id] = len(called), call.name
             yield _turn(message)
 
 
 def _results(messages: Sequence[Message], called: Mapping[str, tuple[int, str]]) -> _Turn:
     """Return the results of calls in the order of these, since their text has no ids."""
-    results = sorted((called[str(each.tool_call_id)], each.content) for each in messages)
+    results = sorted((called[str(each.tool_call_id)], each.text) for each in messages)
     texts = (f"Result of {name}:\n{content}" for (_, name), content in results)
     return _Turn("user", {"role": "user", "content": _GAP.join(texts)}, True)
 
@@ -107,9 +106,9 @@ def _turn(message: Message) -> _Turn:
     if not message.tool_calls:
         return _Turn(role, shown, False)
     del shown["tool_calls"]
-    texts = (message.content, to_json([_written(call) for call in message.tool_calls]))
+    texts = (message.text, to_json([_written(call) for call in message.tool_calls]))
     return _Turn(role, {**shown, "content": _GAP.join(text for text in texts if text)}, True)
 
 
 def _written(call: ToolCall) -> dict[str, object]:
-    return {"name": call.function.name, "arguments": call.function.arguments}
+    return {"name": call.name, "arguments": call.arguments}

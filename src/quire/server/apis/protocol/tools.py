@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.fields import StrictModel, at_most
+from quire.server.apis.protocol.fields import StrictModel, at_most
 
 MAX_TOOLS = 512
 MAX_CALLS = 512
@@ -33,18 +33,6 @@ class Tool(StrictModel):
 
     type: Literal["function"]
     function: Function
-
-    def as_template_tool(self) -> dict[str, object]:
-        """Return the tool as templates expect it."""
-        function = self.function
-        return {
-            "type": "function",
-            "function": {
-                "name": function.name,
-                "description": function.description or "",
-                "parameters": function.parameters or {"type": "object", "properties": {}},
-            },
-        }
 
 
 Tools: TypeAlias = Annotated[
@@ -182,7 +170,7 @@ def _read_finite(text: str) -> float:
     return value
 
 
-def _read_arguments(given: object) -> dict[str, object] | str:
+def read_arguments(given: object) -> dict[str, object] | str:
     """Return the arguments of a call, whose JSON the client gives as a string: as the object that
     templates expect, or as the text that they are where they are none, as where an output was cut
     off within them. Refuse numbers that are not finite: templates would write what is no JSON."""
@@ -203,7 +191,7 @@ class CalledFunction(StrictModel):
 
     name: ToolName
     arguments: Annotated[
-        dict[str, object] | str, PlainValidator(_read_arguments), WithJsonSchema({"type": "string"})
+        dict[str, object] | str, PlainValidator(read_arguments), WithJsonSchema({"type": "string"})
     ]
 
 
@@ -216,11 +204,6 @@ class ToolCall(StrictModel):
     function: CalledFunction
     index: int | None = None
     status: Literal["completed", "incomplete"] | None = None
-
-    def as_template_call(self) -> dict[str, object]:
-        """Return the call as templates expect it."""
-        function = {"name": self.function.name, "arguments": self.function.arguments}
-        return {"id": self.id, "type": "function", "function": function}
 
 
 ToolCalls: TypeAlias = Annotated[

@@ -1,9 +1,5 @@
-"""The fields that completions and chat share, with their ranges, and what the engine is told of
-those that sampling takes. `None` is the same as absent.
-"""
+"""The fields that completions and chats share, with their ranges. `None` is the same as absent."""
 
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -16,9 +12,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from quire.scheduler.request import Sampling
+from quire.server.generation.input import TruncationSide
 from quire.server.models.input_context import MAX_LOGPROBS
-from quire.server.models.sampling_defaults import SamplingDefaults
 
 MAX_CHOICES = 128
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -119,13 +114,6 @@ BadWords: TypeAlias = Annotated[
 ]
 
 
-class TruncationSide(StrEnum):
-    """The sides at which a prompt can be cut."""
-
-    LEFT = "left"
-    RIGHT = "right"
-
-
 class StreamOptions(StrictModel):
     """Options of what a stream tells beside the text. Chunks are never padded (obfuscation)."""
 
@@ -173,65 +161,3 @@ class GenerationFields(StrictModel):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
-
-    @property
-    def default_max_tokens(self) -> int:
-        """The tokens that a cut prompt leaves for an output whose length the client left out."""
-        return 1
-
-    @property
-    def num_returned(self) -> int:
-        """The number of outputs of each prompt that are returned."""
-        return self.n or 1
-
-    @property
-    def num_generated(self) -> int:
-        """The number of outputs of each prompt that are generated."""
-        return self.num_returned
-
-    @property
-    def num_output_logprobs(self) -> int | None:
-        """The number of alternatives that each token of an output gets; None: no log
-        probabilities."""
-        return None
-
-    @property
-    def logprob_counts(self) -> Mapping[str, int | None]:
-        """The numbers of likeliest tokens that are asked for, by their field."""
-        return {"prompt_logprobs": self.prompt_logprobs}
-
-    @property
-    def token_id_lists(self) -> Mapping[str, Sequence[int]]:
-        """The lists of token ids by their field: each id must be of the vocabulary."""
-        return {
-            "stop_token_ids": self.stop_token_ids or (),
-            "allowed_token_ids": self.allowed_token_ids or (),
-            "logprob_token_ids": self.logprob_token_ids or (),
-        }
-
-    def sampling(self, defaults: SamplingDefaults, vocab_size: int) -> Sampling:
-        """Return how tokens are sampled, once the fields are checked against the vocabulary.
-
-        defaults: the model's own, for what the client leaves out.
-        """
-        top_k = _first(self.top_k, defaults.top_k, 0)
-        bias = self.logit_bias or {}
-        return Sampling(
-            temperature=_first(self.temperature, defaults.temperature, 1.0),
-            top_k=max(0, min(int(top_k), vocab_size)),
-            top_p=_first(self.top_p, defaults.top_p, 1.0),
-            min_p=_first(self.min_p, defaults.min_p, 0.0),
-            repetition_penalty=_first(self.repetition_penalty, defaults.repetition_penalty, 1.0),
-            frequency_penalty=_first(self.frequency_penalty, None, 0.0),
-            presence_penalty=_first(self.presence_penalty, None, 0.0),
-            logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
-            allowed_token_ids=tuple(self.allowed_token_ids or ()),
-            logprob_token_ids=tuple(self.logprob_token_ids or ()),
-        )
-
-
-def _first(given: float | None, of_model: float | None, otherwise: float) -> float:
-    """Return what the client gave, else what the model's own file says, else OpenAI's default."""
-    if given is not None:
-        return float(given)
-    return otherwise if of_model is None else float(of_model)

@@ -1,6 +1,5 @@
 """`POST /v1/chat/completions`: the request as it comes in. Content is text or parts of text."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -14,20 +13,18 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.fields import INT64_MAX, StrictModel, at_most
-from quire.server.generation.protocol.structured import StructuredFields
-from quire.server.generation.protocol.tools import (
+from quire.server.apis.protocol.fields import INT64_MAX, StrictModel, at_most
+from quire.server.apis.protocol.structured import StructuredFields
+from quire.server.apis.protocol.tools import (
     MAX_ID_CHARS,
-    AllowedTools,
     CalledFunction,
     FunctionChoice,
     Functions,
-    NamedTool,
-    Tool,
     ToolCalls,
     ToolChoice,
     Tools,
 )
+from quire.server.generation.input import Part, TextPart
 from quire.server.models.input_context import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
@@ -40,19 +37,18 @@ MAX_DOCUMENTS = 1024
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
-def _read_content(given: object) -> str:
-    """Return the text of a content. Parts are joined by line ends, as vLLM joins them for templates
-    that want one string."""
+def _read_content(given: object) -> tuple[Part, ...]:
+    """Return the parts of a content; a string is one part."""
     if isinstance(given, str):
-        return given
+        return (TextPart(given),)
     if not isinstance(given, list):
         raise _content_error("must be a string or a list of parts of type text")
     if len(given) > MAX_PARTS:
         raise _content_error(f"has {len(given)} parts, at most {MAX_PARTS} are allowed")
-    return "\n".join(_read_part(part, f"[{index}]") for index, part in enumerate(given))
+    return tuple(_read_part(part, f"[{index}]") for index, part in enumerate(given))
 
 
-def _read_part(part: object, where: str) -> str:
+def _read_part(part: object, where: str) -> Part:
     if not isinstance(part, dict):
         raise _content_error("must be an object", where)
     if part.get("type") != "text":
@@ -65,7 +61,7 @@ def _read_part(part: object, where: str) -> str:
     unknown = next((key for key in part if key not in ("type", "text")), None)
     if unknown is not None:
         raise _content_error("is not a field of a text part", f"{where}.{unknown}")
-    return text
+    return TextPart(text)
 
 
 def _content_error(message: str, where: str = "") -> PydanticCustomError:
@@ -115,7 +111,9 @@ class Message(StrictModel):
     model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
     role: Role
-    content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
+    content: Annotated[
+        tuple[Part, ...], PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)
+    ]
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: ToolCalls | None = None
     function_call: CalledFunction | None = None
@@ -140,23 +138,6 @@ class Message(StrictModel):
         if kept.get("role") == "assistant" and kept.get("content", unsaid) is None:
             kept["content"] = ""
         return kept
-
-    def as_template_message(self) -> dict[str, object]:
-        """Return the message as templates expect it. They predate the role of the developer, which
-        took over that of the system."""
-        role = "system" if self.role == "developer" else self.role
-        calls = [call.as_template_call() for call in self.tool_calls or ()]
-        reasoning = self.reasoning_content or self.reasoning
-        shown: dict[str, object] = {
-            "name": self.name,
-            "reasoning_content": reasoning,
-            # The name in gpt-oss's template, which takes it beside calls where there is no content.
-            "thinking": None if calls and self.content else reasoning,
-            "tool_calls": calls or None,
-            "tool_call_id": self.tool_call_id,
-        }
-        given = {name: value for name, value in shown.items() if value is not None}
-        return {"role": role, "content": self.content, **given}
 
 
 Messages: TypeAlias = Annotated[
@@ -194,39 +175,3 @@ class ChatRequest(StructuredFields):
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
-
-    @property
-    def num_output_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
-
-    @property
-    def logprob_counts(self) -> Mapping[str, int | None]:
-        return {**super().logprob_counts, "top_logprobs": self.top_logprobs}
-
-    @property
-    def offered_tools(self) -> list[Tool]:
-        """The tools that the model is told of: none where it may not call one."""
-        return [] if self.tool_choice == "none" else self.tools or []
-
-    @property
-    def callable_tools(self) -> dict[int, Tool]:
-        """The tools that the model may call, of those that it is told of, by their index."""
-        choice = self.tool_choice
-        offered = dict(enumerate(self.offered_tools))
-        if not isinstance(choice, NamedTool | AllowedTools):
-            return offered
-        names = (choice.name,) if isinstance(choice, NamedTool) else choice.names
-        return {index: tool for index, tool in offered.items() if tool.function.name in names}
-
-    @property
-    def requires_calls(self) -> bool:
-        """Whether the model must call a tool."""
-        choice = self.tool_choice
-        if isinstance(choice, AllowedTools):
-            return choice.is_required
-        return choice == "required" or isinstance(choice, NamedTool)
-
-    @property
-    def takes_one_call(self) -> bool:
-        """Whether an output may not hold more than one call."""
-        return self.parallel_tool_calls is False or isinstance(self.tool_choice, NamedTool)

@@ -1,24 +1,17 @@
 """`POST /v1/completions`: the request as it comes in."""
 
-from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.generation.protocol.fields import MAX_CHOICES
-from quire.server.generation.protocol.structured import StructuredFields
+from quire.server.apis.protocol.fields import MAX_CHOICES
+from quire.server.apis.protocol.structured import StructuredFields
+from quire.server.generation.input import GivenPrompt
 from quire.server.models.input_context import MAX_LOGPROBS
 
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16
-
-
-class GivenPrompt(NamedTuple):
-    """Text or token ids; `field` is where the client wrote them."""
-
-    content: str | tuple[int, ...]
-    field: str = "prompt"
 
 
 def _read_prompts(given: object) -> tuple[GivenPrompt, ...]:
@@ -93,19 +86,3 @@ class CompletionRequest(StructuredFields):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-
-    @property
-    def default_max_tokens(self) -> int:
-        return DEFAULT_MAX_TOKENS
-
-    @property
-    def num_output_logprobs(self) -> int | None:
-        return self.logprobs
-
-    @property
-    def logprob_counts(self) -> Mapping[str, int | None]:
-        return {**super().logprob_counts, "logprobs": self.logprobs}
-
-    @property
-    def num_generated(self) -> int:
-        return self.best_of or super().num_generated

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from quire.server.apis.openai.messages import messages_of
+from quire.server.apis.protocol.chat import Message
+from quire.server.apis.protocol.fields import StrictModel
+from quire.server.apis.protocol.parse import validate
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.chat import Message
-from quire.server.generation.protocol.fields import StrictModel
-from quire.server.generation.protocol.parse import parse_object, validate
+from quire.server.http.json_object import parse_object
 from quire.server.models.shared_prefixes import SharedPrefixError, SharedPrefixes
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.tokenizer import TextTokenizer
@@ -54,7 +56,7 @@ def _render(messages: list[Message], tokenizer: TextTokenizer) -> str:
     if tokenizer.template is None:
         raise ValueError("the model has no chat template for 'messages'")
     return tokenizer.template.render(
-        [message.as_template_message() for message in messages],
+        [message.as_template_message() for message in messages_of(messages)],
         add_generation_prompt=False,
         continue_final_message=False,
         extra={},

@@ -1,15 +1,15 @@
 """Parses the bytes of a body into a request model, or raises a RequestError that names the
 field."""
 
-import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+from quire.server.apis.protocol.capabilities import Capability, Support, capabilities_of
 from quire.server.errors import RequestError
-from quire.server.generation.protocol.capabilities import Capability, Support, capabilities_of
+from quire.server.http.json_object import parse_object
 from quire.server.suggestion import closest
 
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
@@ -32,21 +32,6 @@ def parse_request(
     return validate(fields, model, capabilities), no_effect
 
 
-def parse_object(body: bytes, what: str = "The request body") -> dict[str, object]:
-    """Parse a JSON object. Raises RequestError.
-
-    The content type does not matter: whatever a client calls it, the body must be JSON in UTF-8,
-    with or without the byte-order mark that some clients begin it with.
-    """
-    try:
-        value: object = from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestError(f"{what} is not valid JSON: {error}.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise RequestError(f"{what} must be a JSON object.", code="invalid_json")
-    return value
-
-
 def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> Parsed:
     """Take out the fields that Quire does not act on."""
     kept: dict[str, object] = {}
@@ -56,9 +41,7 @@ def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) 
         if capability is None:
             kept[name] = value
         elif not capability.passes(value):
-            raise RequestError(
-                f"Quire does not support '{name}' yet.", param=name, code="unsupported_parameter"
-            )
+            raise unsupported(name)
         elif capability.support is Support.NO_EFFECT and value is not None:
             no_effect.append(name)
     return Parsed(kept, tuple(no_effect))
@@ -68,8 +51,11 @@ def validate(
     fields: Mapping[str, object],
     model: type[RequestModel],
     capabilities: Mapping[str, Capability] | None = None,
+    *,
+    at: str = "",
 ) -> RequestModel:
-    """Return the fields as `model`. Raises RequestError for the first fault."""
+    """Return the fields as `model`, which stand at the path `at` of the body. Raises RequestError
+    for the first fault."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -78,25 +64,54 @@ def validate(
             error.errors(include_url=False, include_input=False),
             key=lambda each: each["type"] == "missing",
         )
-        raise _request_error(details, model, capabilities or {}) from None
+        raise _request_error(details, model, capabilities or {}, at) from None
 
 
 def _request_error(
-    details: ErrorDetails, model: type[BaseModel], capabilities: Mapping[str, Capability]
+    details: ErrorDetails,
+    model: type[BaseModel],
+    capabilities: Mapping[str, Capability],
+    at: str,
 ) -> RequestError:
     context = details.get("ctx", {})
     if details["type"] == "unknown_field":
-        return _unknown_field(details["loc"], str(context["name"]), model, capabilities)
-    where = _path(details["loc"]) + str(context.get("where", ""))[:MAX_SHOWN_CHARS]
+        return _unknown_field(details["loc"], str(context["name"]), model, capabilities, at)
+    where = _path(details["loc"], at) + str(context.get("where", ""))[:MAX_SHOWN_CHARS]
     if details["type"] == "unsupported":
-        return RequestError(
-            f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
-        )
+        return unsupported(where)
     if details["type"] == "missing":
-        return RequestError(
-            f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
-        )
-    return RequestError(f"Invalid '{where}': {details['msg']}.", param=where)
+        return missing(where)
+    return invalid(where, details["msg"])
+
+
+def error_at(error: PydanticCustomError, at: str) -> RequestError:
+    """Return the error of a validator as that of the field at a path."""
+    where = at + str((error.context or {}).get("where", ""))
+    return unsupported(where) if error.type == "unsupported" else invalid(where, error.message())
+
+
+def unsupported(where: str, how: str = "yet") -> RequestError:
+    """Return the error for a field that Quire does not act on, or not `how` it is asked."""
+    return RequestError(
+        f"Quire does not support '{where}' {how}.", param=where, code="unsupported_parameter"
+    )
+
+
+def unknown(where: str) -> RequestError:
+    """Return the error for a field that Quire does not know."""
+    return RequestError(f"Unknown field '{where}'.", param=where, code="unknown_parameter")
+
+
+def missing(where: str) -> RequestError:
+    """Return the error for a field that is not there."""
+    return RequestError(
+        f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
+    )
+
+
+def invalid(where: str, why: str) -> RequestError:
+    """Return the error for a value that is wrong."""
+    return RequestError(f"Invalid '{where}': {why}.", param=where)
 
 
 def _unknown_field(
@@ -104,11 +119,12 @@ def _unknown_field(
     name: str,
     model: type[BaseModel],
     capabilities: Mapping[str, Capability],
+    at: str,
 ) -> RequestError:
     known = _fields_at(path, model) if path else [*model.model_fields, *capabilities]
     meant = closest(name, known)
-    hint = f" Did you mean '{_path([*path, meant])}'?" if meant else ""
-    where = _path([*path, name])
+    hint = f" Did you mean '{_path([*path, meant], at)}'?" if meant else ""
+    where = _path([*path, name], at)
     return RequestError(f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter")
 
 
@@ -130,8 +146,8 @@ def models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield from models_in(part)
 
 
-def _path(loc: Sequence[int | str]) -> str:
-    path = ""
+def _path(loc: Sequence[int | str], at: str = "") -> str:
+    path = at
     for part in loc:
         if isinstance(part, int):
             path += f"[{part}]"
@@ -144,9 +160,7 @@ def string_of(holder: Mapping[str, object], name: str, where: str) -> str:
     """Return a field that must be a string. Raises RequestError."""
     value, path = holder.get(name), f"{where}.{name}"
     if value is None:
-        raise RequestError(
-            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
-        )
+        raise missing(path)
     if not isinstance(value, str):
-        raise RequestError(f"Invalid '{path}': must be a string.", param=path)
+        raise invalid(path, "must be a string")
     return value

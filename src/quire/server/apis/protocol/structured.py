@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, from_json
 
-from quire.server.generation.protocol.fields import GenerationFields
+from quire.server.apis.protocol.fields import GenerationFields
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_GRAMMAR_BYTES = 64 * 1024
@@ -146,7 +146,8 @@ def _read_response_format(given: object) -> GrammarSource | None:
         if key not in ("type", "json_schema") and value is not None:
             raise _unsupported(f".{str(key)[:MAX_NAME_CHARS]}")
     if named == "json_schema":
-        return _read_json_schema(given.get("json_schema"))
+        where = ".json_schema"
+        return read_json_schema(given.get("json_schema"), where, f"response_format{where}")
     if given.get("json_schema") is not None:
         raise _error("goes with the type 'json_schema' alone", ".json_schema")
     if named == JSON_OBJECT:
@@ -154,8 +155,9 @@ def _read_response_format(given: object) -> GrammarSource | None:
     return None
 
 
-def _read_json_schema(given: object) -> GrammarSource:
-    where = ".json_schema"
+def read_json_schema(given: object, where: str, path: str) -> GrammarSource:
+    """Read a schema with its name, which stands at `where` in a field and at `path` in the body.
+    Raises PydanticCustomError."""
     if not isinstance(given, dict):
         raise _error("must be an object with a name and a schema", where)
     known = ("name", "description", "schema", "strict")
@@ -172,8 +174,7 @@ def _read_json_schema(given: object) -> GrammarSource:
     if not isinstance(given.get("schema"), dict):
         raise _error("must be a JSON schema, an object", f"{where}.schema")
     text = _read_json(given["schema"], f"{where}.schema")
-    field = "response_format.json_schema.schema"
-    return GrammarSource(GrammarKind.JSON, text, field, given.get("strict") is True)
+    return GrammarSource(GrammarKind.JSON, text, f"{path}.schema", given.get("strict") is True)
 
 
 def _reader(kind: GrammarKind) -> PlainValidator:

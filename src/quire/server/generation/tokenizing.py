@@ -1,0 +1,109 @@
+"""An input becomes a request whose prompts are tokens, whichever API it came by."""
+
+from dataclasses import replace
+
+from quire.server.generation.checks import check, check_conversation, no_effect_warnings
+from quire.server.generation.context import TextOptions
+from quire.server.generation.input import ChatInput, Input, OutputOptions, TextInput
+from quire.server.generation.output_grammar import output_grammar
+from quire.server.generation.parsed_input import TokenizedRequest
+from quire.server.generation.prompt_truncation import truncation_warnings
+from quire.server.generation.prompts import (
+    chat_prompt,
+    encode_any,
+    render_chat,
+    text_prompts,
+    unread_kwargs,
+    with_own_template,
+)
+from quire.server.generation.reasoning_options import effort_warnings, thinking_budget
+from quire.server.generation.token_bans import bad_word_tokens
+from quire.server.generation.tools.parsing import parser_options
+from quire.server.models.input_context import InputContext
+from quire.server.parsers.output_parser import ParserOptions
+
+
+def tokenized(given: Input, context: InputContext) -> TokenizedRequest:
+    """Return the request that an input asks for. Raises RequestError."""
+    if isinstance(given, ChatInput):
+        context = with_own_template(given, context)
+    check(given, context)
+    return _chat(given, context) if isinstance(given, ChatInput) else _text(given, context)
+
+
+def _text(given: TextInput, context: InputContext) -> TokenizedRequest:
+    options = given.options
+    prompts = text_prompts(given, context)
+    if not given.echo:
+        prompts = tuple(prompt._replace(text=None) for prompt in prompts)
+    grammar = output_grammar(given, ParserOptions(), "", context)
+    return TokenizedRequest(
+        options,
+        prompts,
+        no_effect_warnings(given.no_effect) + truncation_warnings(prompts),
+        replace(
+            _text_options(options),
+            echo=given.echo,
+            scores_echo=given.echo and options.num_logprobs is not None,
+            drop_output=options.drops_output,
+        ),
+        grammar,
+        bad_words=bad_word_tokens(options, grammar, context),
+    )
+
+
+def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
+    options = given.options
+    warnings = (
+        *no_effect_warnings(given.no_effect),
+        *unread_kwargs(given, context),
+        *effort_warnings(given, context),
+    )
+    text = render_chat(given, context)
+    prompt = chat_prompt(text, given, context)
+    parsing = parser_options(given, text, context)
+    grammar = output_grammar(given, parsing, text, context)
+    budget = thinking_budget(given, parsing, context)
+    return TokenizedRequest(
+        options,
+        (prompt,),
+        warnings + truncation_warnings((prompt,)),
+        replace(
+            _text_options(options),
+            echo=given.echo,
+            parsing=parsing,
+            include_reasoning=given.include_reasoning,
+            old_calls=given.old_calls,
+            names_tool=given.choice.names_one,
+            keeps_order=given.keeps_order,
+        ),
+        grammar,
+        budget,
+        bad_words=bad_word_tokens(options, grammar, context),
+    )
+
+
+def _text_options(options: OutputOptions) -> TextOptions:
+    return TextOptions(
+        stop=options.stop,
+        include_stop=options.include_stop_str_in_output,
+        min_tokens=options.min_tokens,
+        skip_special_tokens=options.skip_special_tokens,
+        token_ids=options.return_token_ids,
+        logprobs=options.num_logprobs is not None,
+        prompt_logprobs=options.prompt_logprobs,
+        names_tokens=options.return_tokens_as_token_ids,
+    )
+
+
+def chat_tokens(chat: ChatInput, context: InputContext) -> tuple[int, ...]:
+    """Return the tokens of a conversation, which may be somewhat too long for the context. Raises
+    RequestError."""
+    check_conversation(chat, context)
+    text = render_chat(chat, context)
+    return encode_any(
+        text,
+        chat.path("messages"),
+        context,
+        add_special_tokens=bool(chat.options.add_special_tokens),
+    )
