@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quire.server.apis.openai.translation import chat_input
 from quire.server.apis.protocol.chat import ChatRequest
-from quire.server.generation.tools.text_tools import render_with_tools
+from quire.server.generation.text_tools import render_with_tools
 from quire.server.parsers.formats import ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.text.chat_template import TemplateRefused, compile_template

@@ -6,9 +6,13 @@ Defaults fill in what the client left out, and checks that need the whole reques
 from typing import NamedTuple
 
 from quire.server.generation.context import Delivery, Prompt, RequestContext, TextOptions
-from quire.server.generation.engine_requests import EngineRequestBuilder, random_seed
+from quire.server.generation.engine_requests import (
+    EngineRequestBuilder,
+    check_num_logprobs,
+    check_priority,
+    random_seed,
+)
 from quire.server.generation.input import OutputOptions
-from quire.server.generation.output_limits import check_num_logprobs, check_priority
 from quire.server.generation.parsed_input import PooledBuilder, TokenizedRequest
 from quire.server.models.served_model import ServingState
 from quire.server.sources import Sources

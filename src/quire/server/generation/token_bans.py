@@ -20,6 +20,8 @@ def bad_word_tokens(
 
     grammar: what the outputs must be of, if anything.
     """
+    if not (options.allowed_token_ids or options.bad_words):
+        return ()
     _check_other_fields(options, grammar)
     _check_some_token_goes_on(options, context)
     found: dict[tuple[int, ...], None] = {}

@@ -5,20 +5,19 @@ from dataclasses import replace
 from quire.server.generation.checks import check, check_conversation, no_effect_warnings
 from quire.server.generation.context import TextOptions
 from quire.server.generation.input import ChatInput, Input, OutputOptions, TextInput
-from quire.server.generation.output_grammar import output_grammar
+from quire.server.generation.output_form import output_grammar, parser_options
 from quire.server.generation.parsed_input import TokenizedRequest
-from quire.server.generation.prompt_truncation import truncation_warnings
 from quire.server.generation.prompts import (
     chat_prompt,
     encode_any,
     render_chat,
     text_prompts,
+    truncation_warnings,
     unread_kwargs,
     with_own_template,
 )
 from quire.server.generation.reasoning_options import effort_warnings, thinking_budget
 from quire.server.generation.token_bans import bad_word_tokens
-from quire.server.generation.tools.parsing import parser_options
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.output_parser import ParserOptions
 

@@ -6,7 +6,7 @@ import pytest
 from quire.server.apis.protocol.completions import CompletionRequest
 from quire.server.apis.protocol.parse import parse_request
 from quire.server.errors import RequestError
-from quire.server.generation.output_limits import MAX_LOGPROBS_KEPT
+from quire.server.generation.engine_requests import MAX_LOGPROBS_KEPT
 from quire.server.http.endpoints import COMPLETIONS
 from tests.server.served import Served
 

@@ -8,13 +8,14 @@ from quire.server.errors import RequestError
 from quire.server.generation.checks import check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
 from quire.server.generation.input import GivenPrompt, TruncationSide
-from quire.server.generation.prompt_truncation import check_truncation
-from quire.server.generation.prompts import MIN_COUNTED_CHARS, refuse_longer
+from quire.server.generation.prompts import (
+    MIN_COUNTED_CHARS,
+    WHAT_FITS,
+    check_truncation,
+    refuse_longer,
+)
 from quire.server.http.endpoints import RERANK, SCORE
 from quire.server.models.input_context import InputContext
-
-WHAT_FITS = -1
-"""Asks for as many tokens as the model takes."""
 
 
 def embeddings_of(context: InputContext) -> EmbeddingFacts:

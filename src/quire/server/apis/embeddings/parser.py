@@ -6,7 +6,7 @@ from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.apis.protocol.parse import parse_request
 from quire.server.generation.checks import check_model, no_effect_warnings
 from quire.server.generation.parsed_input import TokenizedRequest
-from quire.server.generation.prompt_truncation import truncation_warnings
+from quire.server.generation.prompts import truncation_warnings
 from quire.server.http.endpoints import EMBEDDINGS
 from quire.server.models.input_context import InputContext
 

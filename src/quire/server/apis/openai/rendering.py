@@ -9,8 +9,8 @@ from quire.server.apis.openai.wire import (
     RenderedSampling,
     Tokenized,
 )
+from quire.server.generation.engine_requests import num_output_tokens
 from quire.server.generation.input import OutputOptions
-from quire.server.generation.output_limits import num_output_tokens
 from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompts import decode_tokens
 from quire.server.models.input_context import InputContext

@@ -22,7 +22,7 @@ from quire.server.generation.input import (
     ToolChoice,
     ToolMode,
 )
-from quire.server.generation.prompt_truncation import check_truncation
+from quire.server.generation.prompts import check_truncation
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_SEQUENCES = 1024

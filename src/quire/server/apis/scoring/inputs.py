@@ -12,12 +12,8 @@ from quire.server.apis.scoring.protocol import (
 from quire.server.errors import RequestError
 from quire.server.generation.checks import check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
-from quire.server.generation.prompt_truncation import check_truncation
-from quire.server.generation.prompts import refuse_longer
+from quire.server.generation.prompts import WHAT_FITS, check_truncation, refuse_longer
 from quire.server.models.input_context import InputContext
-
-WHAT_FITS = -1
-"""Asks for as many tokens as the model takes."""
 
 
 class Pair(NamedTuple):

@@ -7,7 +7,7 @@ from quire.server.apis.scoring.protocol import RerankRequest, ScoreRequest
 from quire.server.generation.checks import check_model, no_effect_warnings
 from quire.server.generation.context import Prompt
 from quire.server.generation.parsed_input import TokenizedRequest
-from quire.server.generation.prompt_truncation import truncation_warnings
+from quire.server.generation.prompts import truncation_warnings
 from quire.server.http.endpoints import RERANK, SCORE
 from quire.server.models.input_context import InputContext
 
