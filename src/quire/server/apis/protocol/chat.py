@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: the request as it comes in. Content is text or parts of text."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     ConfigDict,
@@ -103,6 +103,12 @@ def _describe_response_fields(schema: JsonDict) -> None:
         fields[name] = {"enum": [None, "", [], {}], "description": "Taken if it is empty."}
 
 
+# With `Part` in place of `Any` the document would list a schema that nothing refers to.
+Content: TypeAlias = Annotated[
+    tuple[Any, ...], PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)
+]
+
+
 class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null, or left out beside its
     calls or its reasoning. `reasoning` is another name of `reasoning_content`; `function_call` and
@@ -111,9 +117,7 @@ class Message(StrictModel):
     model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
     role: Role
-    content: Annotated[
-        tuple[Part, ...], PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)
-    ]
+    content: Content
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: ToolCalls | None = None
     function_call: CalledFunction | None = None
