@@ -83,7 +83,6 @@ _ALL = (
     _disabled(Optimization.COMPRESSED_BF16, "avx512_bf16"),
     _disabled(Optimization.FUSED_LAYERS),
     _disabled(Optimization.NATIVE_DECODER),
-    _disabled(Optimization.CANDIDATE_PRUNING, "avx512_bf16"),
     _disabled(Optimization.WEIGHT_RELOCATION),
     _disabled(Optimization.HUGE_PAGES),
     _disabled(Optimization.NATIVE_SAMPLER),

@@ -42,17 +42,14 @@ def config_of(model: ModelConfig) -> EngineConfig:
     )
 
 
-def texts_of(
-    config: EngineConfig, batches: list[list[int]], *, num_logprobs: int | None = None
-) -> dict[str, list[int]]:
+def texts_of(config: EngineConfig, batches: list[list[int]]) -> dict[str, list[int]]:
     """The outputs of PROMPTS by index, those of one batch run at once."""
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
     texts: dict[str, list[int]] = {}
     for batch in batches:
         for index in batch:
             prompt = tuple(PROMPTS[index])
-            sampling = Sampling(temperature=0.0, num_logprobs=num_logprobs)
-            new = NewRequest(str(index), prompt, sampling, Stopping(NUM_NEW))
+            new = NewRequest(str(index), prompt, Sampling(temperature=0.0), Stopping(NUM_NEW))
             assert engine.submit(new) is None
         while engine.has_work:
             for delta in engine.step().deltas:
@@ -70,12 +67,6 @@ def test_bfloat16_text_is_the_same_alone_and_in_any_batch(
     config = config_of(replace(model_of(checkpoint), quantization=quantization))
     alone = texts_of(config, [[index] for index in everyone])
     assert texts_of(config, [everyone]) == alone
-
-
-def test_text_is_the_same_with_log_probabilities_and_without() -> None:
-    """Without them only candidates of its head are computed, where the C++ kernels run."""
-    config, everyone = config_of(model_of(FOLDER)), [list(range(len(PROMPTS)))]
-    assert texts_of(config, everyone) == texts_of(config, everyone, num_logprobs=0)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2", "deepseek_v3"])

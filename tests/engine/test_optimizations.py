@@ -49,7 +49,6 @@ IN_EVERY_RUN = {name: FORMS[1:2] for name in Optimization} | {
     Optimization.AVX512: FORMS[:1],
     Optimization.AMX: FORMS[:1],
     Optimization.COMPRESSED_BF16: FORMS[:1],
-    Optimization.CANDIDATE_PRUNING: FORMS[:1],
     Optimization.W8A8: FORMS[2:],
     Optimization.FUSED_LAYERS: FORMS[:2],
     Optimization.NATIVE_DECODER: FORMS[:2],
@@ -124,7 +123,6 @@ def kinds(kernels: ModelKernels) -> list[type]:
         (Optimization.BF16_STORAGE, lambda given: Bf16StorageKernel in kinds(given)),
         (Optimization.FUSED_LAYERS, lambda given: given.fused is not None),
         (Optimization.NATIVE_DECODER, lambda given: given.decoder is not None),
-        (Optimization.CANDIDATE_PRUNING, lambda given: given.candidates is not None),
     ],
 )
 def test_each_kernel_is_left_out_alone(

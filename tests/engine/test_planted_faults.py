@@ -118,10 +118,6 @@ def feeds_forward_what_another_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "sample", confused)
 
 
-def requests_greedy_logits_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SamplingState, "is_greedy_only", property(lambda row: True))
-
-
 def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
     add = WaitingQueue.add
 
@@ -250,7 +246,6 @@ IN_EVERY_RUN = (
     gives_a_block_twice,
     loses_grown_blocks,
     feeds_forward_what_another_sampled,
-    requests_greedy_logits_only,
     noise_by_index_in_the_batch,
     hits_one_block_too_many,
 )

@@ -40,7 +40,7 @@ def weight_bytes(facts: EngineFacts) -> int:
 @pytest.mark.usefixtures("w8a8_kernel")
 @pytest.mark.parametrize("dtype", [ModelDtype.BFLOAT16, ModelDtype.FLOAT32])
 @pytest.mark.parametrize(
-    ("quantization", "share"), [(Quantization.INT8, 0.7), (Quantization.INT4, 0.5)]
+    ("quantization", "share"), [(Quantization.INT8, 0.77), (Quantization.INT4, 0.6)]
 )
 def test_quantised_engine_generates_over_fewer_bytes(
     quantization: Quantization, share: float, dtype: ModelDtype

@@ -7,7 +7,6 @@ from quire.models.native import Library
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import FusedKernels, bind_fused
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
-from quire.models.native.linear.candidates import bind_candidates
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel, bind_compressed_bf16
 from tests.instructions import library_with_products
 
@@ -16,8 +15,8 @@ def bind_kernels(built: Library) -> ModelKernels:
     """By an instruction set that multiplies bfloat16 numbers."""
     linear = bind_compressed_bf16(built)
     assert linear is not None
-    fused = (bind_fused(built), bind_decoder(built), bind_candidates(built))
-    return ModelKernels((linear, bind_bf16_storage(built)), *fused)
+    linears = (linear, bind_bf16_storage(built))
+    return ModelKernels(linears, bind_fused(built), bind_decoder(built))
 
 
 @pytest.fixture(scope="session")

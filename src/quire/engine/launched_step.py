@@ -28,13 +28,6 @@ class RequestRow:
     prompt_logprobs: int | None
     pooling: PromptPooling | None = None
 
-    @property
-    def is_greedy_only(self) -> bool:
-        """Whether the request needs no more of its logits than the argmax, or not even that."""
-        if self.pooling is not None:
-            return True
-        return self.prompt_logprobs is None and self.sampling.is_greedy_only
-
 
 @dataclass(slots=True)
 class LaunchedStep:

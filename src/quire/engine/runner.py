@@ -259,7 +259,6 @@ class Runner:
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logits_indices=sent[2],
-            greedy_only=all(row.is_greedy_only for row in rows),
             states_indices=sent[5] if launched.pooled.spans else None,
             token_types=sent[-1] if types else None,
         )

@@ -23,8 +23,6 @@ class Batch:
     query_starts: S + 1 offsets into the T tokens.
     context_lens: S lengths in tokens, this step's own included.
     logits_indices: int64 [R], rising: the tokens whose logits are needed.
-    greedy_only: all R rows are sampled greedily, so that only the largest logit of each, and what
-        equals it, must be right; any other may be -inf.
     states_indices: int64, rising, none of them among `logits_indices`: the tokens whose states are
         needed, as the model's head would read them. None for none.
     token_types: int64 [T], 1 for the tokens of second texts, else 0; None where there is none.
@@ -37,7 +35,6 @@ class Batch:
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
     logits_indices: Tensor
-    greedy_only: bool = False
     states_indices: Tensor | None = None
     token_types: Tensor | None = None
 
@@ -149,8 +146,7 @@ class Model(Protocol):
     def forward(self, batch: Batch) -> Tensor:
         """Write the step's K and V, attend, and return the logits of `logits_indices`.
 
-        They are [R, vocab_size], of a float dtype, and stay as they are until the next call. With
-        `batch.greedy_only` the largest of each row are right and the others may be -inf.
+        They are [R, vocab_size], of a float dtype, and stay as they are until the next call.
         """
         ...
 

@@ -90,11 +90,7 @@ class HFModel:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         attention = self.backend.begin(batch)
-        self.context.greedy_only = batch.greedy_only
-        try:
-            return self.compute(batch.input_ids, batch.positions, batch.logits_indices, attention)
-        finally:
-            self.context.greedy_only = False
+        return self.compute(batch.input_ids, batch.positions, batch.logits_indices, attention)
 
     @torch.inference_mode()
     def forward_with_states(self, batch: Batch) -> StepRows:

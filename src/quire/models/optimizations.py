@@ -21,7 +21,6 @@ class Optimization(StrEnum):
     FUSED_LAYERS: norms, rotary embeddings and gated activations as one kernel each, and merged
         projections; also on GPUs.
     NATIVE_DECODER: all fused layers as one call.
-    CANDIDATE_PRUNING: heads of greedy-only steps, of which only candidate rows are multiplied.
     WEIGHT_RELOCATION: packed weights in one region of memory, in the order in which they are read.
     HUGE_PAGES: that region and the KV cache on huge pages.
     NATIVE_SAMPLER: sampling in C++, on GPUs by one kernel in Triton; torch's without it.
@@ -37,7 +36,6 @@ class Optimization(StrEnum):
     W8A8 = "w8a8"
     FUSED_LAYERS = "fused-layers"
     NATIVE_DECODER = "native-decoder"
-    CANDIDATE_PRUNING = "candidate-pruning"
     WEIGHT_RELOCATION = "weight-relocation"
     HUGE_PAGES = "huge-pages"
     NATIVE_SAMPLER = "native-sampler"

@@ -101,10 +101,7 @@ class ToyModel:
         return StepRows(self._logits(hidden, batch), toy_states(hidden[indices.numpy()]))
 
     def _logits(self, hidden: Words, batch: Batch) -> Tensor:
-        logits = _logits(hidden[batch.logits_indices.numpy()], self._vocab_size)
-        if batch.greedy_only:  # no more than is asked for
-            logits[logits < logits.amax(-1, keepdim=True)] = -torch.inf
-        return logits
+        return _logits(hidden[batch.logits_indices.numpy()], self._vocab_size)
 
     def _hidden(self, batch: Batch) -> Words:
         """Store what the step's tokens keep, and return a word for each of them."""

@@ -32,7 +32,6 @@ def batches(draw: st.DrawFn) -> Batch:
         query_starts=(0, *(sum(counts[: end + 1]) for end in range(len(counts)))),
         context_lens=tuple(counts),
         logits_indices=numbers(num_logits),
-        greedy_only=draw(st.booleans()),
         states_indices=None if num_states is None else numbers(num_states),
     )
 

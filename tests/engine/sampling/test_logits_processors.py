@@ -99,7 +99,7 @@ def test_ends_are_banned_up_to_min_tokens(make: Make) -> None:
     sampler = make(4)
     sampled: list[int] = []
     for _ in range(4):
-        assert state.is_greedy_only == (len(sampled) >= 2)
+        assert (state.processors == []) == (len(sampled) >= 2)
         sampled += sampler.sample(logits, [state]).result().token_ids
         state.append(sampled[-1])
     assert sampled == [2, 2, 0, 0]
@@ -195,4 +195,4 @@ def test_a_processor_is_told_of_each_token_and_dropped_when_done(make: Make) -> 
         sampled += sampler.sample(logits, [state]).result().token_ids
         state.append(sampled[-1])
     assert sampled == [2, 3, 2, 3, 3, 3]
-    assert state.processors == [] and state.is_greedy_only
+    assert state.processors == []

@@ -21,7 +21,7 @@ def test_weights_of_fewer_bits_change_perplexity_by_little(
     with capsys.disabled():
         print(f"\n{table(model, found)}, {len(token_ids)} tokens")
     assert plain.perplexity > 1
-    for each, change, share in ((int8, 0.01, 0.7), (int4, 0.1, 0.6)):
+    for each, change, share in ((int8, 0.01, 0.77), (int4, 0.1, 0.6)):
         assert each.perplexity != plain.perplexity, "weights were quantised indeed"
         assert abs(each.perplexity / plain.perplexity - 1) < change
-        assert each.weight_bytes < share * plain.weight_bytes, "their bits and scales, of 12"
+        assert each.weight_bytes < share * plain.weight_bytes, "of 12 bits"

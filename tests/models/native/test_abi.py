@@ -17,7 +17,7 @@ from tests.instructions import ISAS_WITH_PRODUCTS, built_library, library_of
 
 NATIVE = Path(native.__file__).parent
 OF_ALL_SETS = {"quire_abi", "quire_struct_sizes", "quire_best_isa", "quire_has_threads"}
-WITH_PRODUCTS = re.compile("quire_(w8a8|w4a8|compressed_bf16|candidate|find_candidates)")
+WITH_PRODUCTS = re.compile("quire_(w8a8|w4a8|compressed_bf16)")
 WITH_TILES = "quire_compressed_bf16_mlp"
 
 

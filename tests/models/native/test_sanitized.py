@@ -31,13 +31,9 @@ DRIVERS = [
         for name in ("attention", "sampling", "bf16_storage", "w8a32", "grouped", "fused")
         for isa in FLAGS
     ),
-    *(
-        (name, isa)
-        for name in ("compressed_bf16", "w8a8", "w4a8", "find_candidates", "candidate_product")
-        for isa in ("avx512", "amx")
-    ),
+    *((name, isa) for name in ("compressed_bf16", "w8a8", "w4a8") for isa in ("avx512", "amx")),
 ]
-IN_EVERY_RUN = ("sampling", "bf16_storage", "w8a32", "fused", "candidate_product")
+IN_EVERY_RUN = ("sampling", "bf16_storage", "w8a32", "fused")
 """They have rows in pieces and ends of any size, as the others have."""
 FEW, MANY = 25, 300
 """Random calls: of the kernels of this machine in every run, of all in `make long`."""

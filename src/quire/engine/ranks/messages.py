@@ -63,7 +63,6 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
     table_width: int
     num_logits: int
     num_states: int | None
-    greedy_only: bool
     tensors: bytes | None
 
 

@@ -34,7 +34,6 @@ def header(batch: Batch, tensors: bytes | None) -> Forward:
         table_width=batch.block_tables[0].shape[1] if batch.block_tables else 0,
         num_logits=len(batch.logits_indices),
         num_states=None if states is None else len(states),
-        greedy_only=batch.greedy_only,
         tensors=tensors,
     )
 
@@ -56,7 +55,6 @@ def unpacked_batch(step: Forward, packed: Tensor) -> Batch:
         query_starts=step.query_starts,
         context_lens=step.context_lens,
         logits_indices=logits_indices,
-        greedy_only=step.greedy_only,
         states_indices=states,
     )
 

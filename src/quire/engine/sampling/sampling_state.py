@@ -35,12 +35,6 @@ class SamplingState:
         """The index in the sequence of the token to sample next."""
         return len(self.token_ids)
 
-    @property
-    def is_greedy_only(self) -> bool:
-        """Whether the argmax of the model's logits is all that is needed."""
-        params = self.sampling
-        return params.temperature == 0 and params.num_logprobs is None and not self.processors
-
     def append(self, token_id: int) -> None:
         """Append the token that was sampled."""
         self.token_ids.append(token_id)

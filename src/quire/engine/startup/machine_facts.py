@@ -84,5 +84,3 @@ def _parts(kernels: ModelKernels) -> Iterator[str]:
         yield "norms, rotary embeddings and activations"
     if kernels.decoder is not None:
         yield "all layers in one call"
-    if kernels.candidates is not None:
-        yield "candidate pruning of heads"

@@ -150,8 +150,7 @@ def _sized(
     recorded = GraphKinds()
     if placement.device.type == "cuda":
         recorded = kinds_of(config.model, is_replayable=attention.name.startswith(CAPTURED))
-    head = 0 if found.head is None else found.head.scratch_bytes(limits.max_num_seqs)
-    step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes + head, recorded)
+    step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes, recorded)
     try:
         return _with_blocks(engine, sizing, step, attention.name)
     except TooLittleMemory as error:

@@ -25,7 +25,7 @@ from quire.models.loading.loaded_model import LoadedModel
 
 class StepMemory(NamedTuple):
     """The memory of the largest step: of `num_tokens`, it takes `peak_bytes` beside the
-    `scratch_bytes` of attention and the head. `recorded` are the steps that become graphs."""
+    `scratch_bytes` of attention. `recorded` are the steps that become graphs."""
 
     num_tokens: int
     peak_bytes: int

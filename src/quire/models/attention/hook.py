@@ -30,13 +30,11 @@ class AttentionContext:
 
     attention: the backend's step, or None outside of a forward.
     positions: [T] int64, the positions of the step's tokens.
-    greedy_only: only the largest logit of each row must be right (`Batch.greedy_only`).
     states_indices: the tokens whose states are needed (`Batch.states_indices`).
     states: these states [S, hidden_size], once they are computed.
     """
 
     attention: AttentionStep | None = None
     positions: Tensor | None = None
-    greedy_only: bool = False
     states_indices: Tensor | None = None
     states: Tensor | None = None

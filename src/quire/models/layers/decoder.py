@@ -2,7 +2,6 @@
 a head. After the last attention only the tokens whose logits are needed are computed.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,7 +47,6 @@ class DecoderForward:
 
     cap: what logits are capped at, cap * tanh(logits / cap) (Gemma 2, arXiv 2408.00118); None: not.
     native: the same layers as one call of the C++ kernels, used where attention is theirs too.
-    greedy_head: computes the logits of greedy-only steps; None where `head` does.
     """
 
     embedding: nn.Module
@@ -59,7 +57,6 @@ class DecoderForward:
     head: nn.Module
     cap: float | None
     native: NativeDecoder | None
-    greedy_head: Callable[[Tensor], Tensor] | None = None
 
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: object
@@ -77,8 +74,6 @@ class DecoderForward:
             normed = self._normed(states, rotary, indices)
             context.states = normed[0, rows[len(logits_to_keep) :]]
             last = normed[:, rows[: len(logits_to_keep)]]
-        if context.greedy_only and self.greedy_head is not None:
-            return LogitsOutput(self.greedy_head(last))
         logits = self.head(last)
         if self.cap is not None:
             logits = torch.tanh(logits / self.cap) * self.cap

@@ -201,7 +201,7 @@ def _latent_projections(module: nn.Module) -> set[int]:
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
-def packable(module: nn.Module, in_groups: Collection[int] = ()) -> list[list[nn.Module]]:
+def packable(module: nn.Module, in_groups: Collection[int]) -> list[list[nn.Module]]:
     """Return the owners of each weight that a kernel may take: a linear layer is one of them, or
     the weight is one of those by their `id` that are stored in groups."""
     kept = _latent_projections(module)

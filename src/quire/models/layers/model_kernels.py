@@ -7,7 +7,6 @@ import torch
 from quire.models.config import ModelDtype
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.native.decoder.decoder import DecoderKernel
-from quire.models.native.linear.candidates import CandidateKernel
 from quire.models.optimizations import Disabled
 from quire.models.weights.weight_kernel import WeightKernel
 
@@ -20,7 +19,6 @@ class ModelKernels(NamedTuple):
     linears: the first kernel that takes a weight packs it; all are exact or none is.
     fused: for what is between the linear layers; None means torch's own.
     decoder: for all layers in one call; None means that they run one by one.
-    candidates: for the heads of greedy-only steps; None means that heads are computed whole.
     disabled: the optimisations that are switched off.
     heads: kernels that come before `linears` for the weights of heads and embeddings.
     dtype: the only one that they compute in; AUTO if there are several.
@@ -30,7 +28,6 @@ class ModelKernels(NamedTuple):
     linears: tuple[WeightKernel, ...]
     fused: LayerKernels | None = None
     decoder: DecoderKernel | None = None
-    candidates: CandidateKernel | None = None
     disabled: Disabled = ()
     heads: tuple[WeightKernel, ...] = ()
     dtype: ModelDtype = ModelDtype.AUTO

@@ -41,7 +41,6 @@ from quire.models.layers.fused_layers import (
     LayerForward,
     NormForward,
 )
-from quire.models.layers.greedy_head import candidate_tensors
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
@@ -157,8 +156,7 @@ def replace_modules(
 
 
 def packed_tensors(module: nn.Module) -> list[Tensor]:
-    """Return all packed weights, in about the order in which a step reads them, and after them the
-    int8 copy of the head's weight, if there is one."""
+    """Return all packed weights, in about the order in which a step reads them."""
     found: dict[int, Tensor] = {}
     for part in module.modules():
         forward = _forward_of(part)
@@ -170,7 +168,7 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
         for each in whole:
             if isinstance(each, PackedForward | PackedLookup):
                 found[id(each.weight.packed)] = each.weight.packed
-    return [*found.values(), *candidate_tensors(module)]
+    return list(found.values())
 
 
 def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormForward | None:

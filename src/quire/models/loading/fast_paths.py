@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from quire.models.config import FORWARD_ERRORS, UnsupportedModel
 from quire.models.experts.replacement import choose_experts, has_experts
-from quire.models.layers.greedy_head import use_greedy_head
 from quire.models.layers.linears import MIB, PackedLinears, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
@@ -92,8 +91,7 @@ def look(
 def use_kernels(
     measured: Measured, kernels: ModelKernels, bound: float, seen: Seen
 ) -> tuple[str, ...]:
-    """Quantise the linear weights if the kernels do, replace modules by fused ones, and give the
-    head candidate pruning.
+    """Quantise the linear weights if the kernels do, and replace modules by fused ones.
 
     `bound` is how far rounding may take the logits. Returns a sentence for each part that is left
     out, which is logged too. Raises FailedCheck where quantised weights are multiplied wrongly, and
@@ -113,7 +111,6 @@ def use_kernels(
             f"fused norms, MLPs and attention: {why}. torch computes them one by one, and a stream "
             "decodes at a fraction of the speed"
         ]
-    use_greedy_head(module, kernels)
     return _left_out(left_out)
 
 

@@ -14,7 +14,6 @@ from quire.models.hf import HFModel
 from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
-from quire.models.layers.greedy_head import greedy_head_scratch_bytes
 
 DEFAULT_KV = KVOptions()
 
@@ -73,12 +72,11 @@ class LoadedModel:
         return attention_name(options.attention, self.site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
-        """Return an upper bound of the bytes that attention and the head allocate in a step, beside
-        the activations."""
-        head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
+        """Return an upper bound of the bytes that attention allocates in a step, beside the
+        activations."""
         site = self.site(options)
         attention = choose_attention(options.attention, site)
-        return head + attention.scratch_bytes(self.facts.layers, limits, site)
+        return attention.scratch_bytes(self.facts.layers, limits, site)
 
     def site(self, options: KVOptions) -> Site:
         """Return the `Site` where its attention runs."""

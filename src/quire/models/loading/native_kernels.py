@@ -4,7 +4,6 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native import Library
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import bind_fused
-from quire.models.native.linear.candidates import bind_candidates
 from quire.models.optimizations import Disabled, Optimization
 from quire.models.weights.weight_kernel import WeightKernel
 
@@ -16,6 +15,5 @@ def native_kernels(built: Library, disabled: Disabled, *linears: WeightKernel) -
         linears,
         None if Optimization.FUSED_LAYERS in disabled else bind_fused(built),
         None if Optimization.NATIVE_DECODER in disabled else bind_decoder(built),
-        None if Optimization.CANDIDATE_PRUNING in disabled else bind_candidates(built),
         disabled,
     )

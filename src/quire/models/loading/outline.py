@@ -18,7 +18,6 @@ from quire.models.experts.replacement import CLASS_NAME
 from quire.models.hf import attach_hook, attention_modules, prepare
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.planned_head import PlannedHead, plan_greedy_head
 from quire.models.loading import pretrained
 from quire.models.loading.checks.probe import Record, RecordingHook
 from quire.models.loading.dtype_choice import choose_dtype
@@ -60,7 +59,6 @@ class Outline:
 
     loaded: the facts that do not depend on the values of the weights.
     weight_bytes: the bytes of the weights.
-    head: the greedy head that it will have.
     num_tokens, step_bytes: the bytes that a step of so many tokens, with logits of each, allocates
         at its peak where torch computes it, beside the scratch of attention.
     """
@@ -70,7 +68,6 @@ class Outline:
     shape: ModelShape
     num_tokens: int
     step_bytes: int
-    head: PlannedHead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +141,14 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         dtype=str(chosen).removeprefix("torch."),
         dtype_bytes=chosen.itemsize,
     )
-    head = plan_greedy_head(module, options.kernels)
     tensors = [*module.parameters(), *module.buffers()]
     weight_bytes = sum(packed.get(id(tensor), tensor.nbytes) for tensor in tensors)
     return Outline(
         LoadedModel(module, AttentionContext(), facts, chosen, options.device),
-        weight_bytes + (0 if head is None else head.copy_bytes),
+        weight_bytes,
         shape_of(module, facts, Seen(run.num_heads, run.calls, packed, top_k, options.kv_options)),
         num_tokens,
         step_bytes,
-        head,
     )
 
 

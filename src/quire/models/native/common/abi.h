@@ -175,45 +175,6 @@ QUIRE_FUNCTION(bool, quire_compressed_bf16_rows,
                (const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k,
                 uint16_t* y))
 
-// --- linear/find_candidates.cpp, linear/candidate_product.cpp: candidate pruning (dot)
-
-// `candidates` [ceil(M / 64), ceil(N / 32)]: which of 64 rows of x may have their largest entry among
-// a panel of 32 rows of W. `packed` and `bounds` are those of quire_candidates_pack.
-QUIRE_STRUCT(FindCandidates,
-    const bf16* x;
-    const uint8_t* packed;
-    const void* bounds;
-    uint64_t* candidates;
-    char* scratch;
-    int64_t m, n, k, num_threads;
-)
-
-// `packed` is compressed bf16, `candidates` as FindCandidates has it.
-QUIRE_STRUCT(CandidateProduct,
-    const uint16_t* x;
-    const uint8_t* packed;
-    const uint64_t* candidates;
-    uint16_t* y;
-    char* scratch;
-    int64_t m, n, k, num_threads;
-)
-
-// Returns the bytes of scratch for packing.
-QUIRE_FUNCTION(int64_t, quire_candidates_pack_scratch, (int64_t k, int64_t num_threads))
-// Makes the int8 copy of a compressed W. packed: as quire_w8a8_pack has it; bounds: 128 bytes for each
-// of its panels. Returns false if a row of W is too large for its bounds, or not finite.
-QUIRE_FUNCTION(bool, quire_candidates_pack,
-               (const void* compressed, int64_t n, int64_t k, void* packed, void* bounds,
-                char* scratch, int64_t num_threads))
-// Returns the bytes of scratch.
-QUIRE_FUNCTION(int64_t, quire_find_candidates_scratch, (const FindCandidates* call))
-// Returns how many panels are candidates, summed over all rows.
-QUIRE_FUNCTION(int64_t, quire_find_candidates, (const FindCandidates* call))
-// Returns the bytes of scratch.
-QUIRE_FUNCTION(int64_t, quire_candidate_product_scratch, (int64_t k, int64_t num_threads))
-// y = x W^T in the candidate panels; all other entries of y become -inf.
-QUIRE_FUNCTION(void, quire_candidate_product, (const CandidateProduct* call))
-
 // --- decoder/fused.cpp: what is between linear layers; `act` is 0 for SiLU, 1 for GELU by tanh
 
 // Whether rows may be of this dtype.

@@ -11,7 +11,6 @@
 #if defined(__AVX512BF16__)
 
 #include "linear/compress_bf16.h"
-#include "linear/panel_products.h"
 #include "common/ranges.h"
 #if QUIRE_HAS_TILES
 #include "linear/tile_linear.h"

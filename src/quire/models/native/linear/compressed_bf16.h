@@ -24,7 +24,6 @@ constexpr int64_t STEP_PAIRS = STEP / 2;
 constexpr int64_t CODED_BYTES = 3 * LINE, WHOLE_BYTES = 4 * LINE;
 constexpr int NUM_CODES = 16;
 constexpr uint32_t NO_STEP = 0xffffffff;
-constexpr int64_t MASK_ROWS = 64;  // rows of x in a mask of those for which a panel is a candidate
 
 // The head of a panel.
 struct Head {

@@ -5,7 +5,7 @@
 // the next one into the cache, evenly spread, so that memory and arithmetic overlap.
 #pragma once
 
-#include "linear/panel_products.h"
+#include "linear/dot_panels.h"
 
 namespace {
 

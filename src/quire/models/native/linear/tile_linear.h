@@ -13,7 +13,7 @@
 // nothing else has to read what lies between the two products of an MLP.
 #pragma once
 
-#include "linear/panel_products.h"
+#include "linear/tile_panels.h"
 #include "common/ranges.h"
 
 namespace {
