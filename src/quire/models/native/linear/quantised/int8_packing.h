@@ -64,14 +64,14 @@ void pack_row(const T* row, const Weights& to, Scale by, uint8_t* out) {
     }
 }
 
-// Packs a panel of up to LANES rows, `stride` apart.
+// Packs a panel of up to LANES rows.
 template <class T>
-void pack_panel(const T* rows, int64_t stride, int64_t count, const Weights& to, uint8_t* out) {
+void pack_panel(const T* rows, int64_t count, const Weights& to, uint8_t* out) {
     const int64_t head = to.head_lines() * LINE;
     memset(out, 0, size_t(head));
     memset(out + head, ZERO, size_t(to.num_steps() * LINE));
     for (int64_t r = 0; r < count; r++) {
-        const T* row = rows + r * stride;
+        const T* row = rows + r * to.num_columns;
         const Scale by = scale_of(row, to);
         pack_row(row, to, by, out + head + r * QUAD);
         pack_head(row, by.scale, r, to, out);

@@ -1,5 +1,5 @@
 // Products of quantised rows of x by weights kept as bytes or nibbles, tile by tile: w8a8.cpp and
-// w4a8.cpp say how these are stored. A sink says what becomes of a tile's sums.
+// w4a8.cpp say how these are stored.
 #pragma once
 
 #include "linear/quantised/nibbles.h"
@@ -72,7 +72,9 @@ struct Linear {
     Weights weights;
     Quantised rows;
     const void* x;
-    bool is_bf16;
+    const void* bias;  // null: none
+    void* y;
+    bool is_bf16;  // x, bias and y
     int64_t num_rows;  // M
     int64_t block_rows, num_blocks;
     int num_vectors;  // panels in a tile
@@ -214,10 +216,33 @@ __attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
     given = ahead;
 }
 
-// Multiplies ROWS rows of x from `row` on by VECTORS panels from `panel` on, for `sink.put`. The
-// last panel stands in for those beyond it, whose sums are then to be dropped.
-template <class Sink, bool IN_NIBBLES, int ROWS, int VECTORS>
-void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) {
+template <class T, int VECTORS>
+void put_sums_as(const Linear& l, int64_t row, int64_t count, int64_t panel,
+                 const __m512 (*sums)[VECTORS]) {
+    const int64_t n = l.weights.num_rows;
+    for (int v = 0; v < VECTORS && (panel + v) * LANES < n; v++) {
+        const int64_t at = (panel + v) * LANES;
+        const __mmask16 mask = first(n - at);
+        const __m512 scale = _mm512_loadu_ps((const float*)l.weights.panel(panel + v));
+        const __m512 bias = l.bias ? load_some((const T*)l.bias + at, mask) : _mm512_setzero_ps();
+        for (int64_t r = 0; r < count; r++)
+            put((T*)l.y + (row + r) * n + at, _mm512_fmadd_ps(sums[r][v], scale, bias), mask);
+    }
+}
+
+// Writes `count` rows of y from `row` on, by the sums of VECTORS panels from `panel` on; those beyond
+// the last are dropped.
+template <int VECTORS>
+void put_sums(const Linear& l, int64_t row, int64_t count, int64_t panel,
+              const __m512 (*sums)[VECTORS]) {
+    l.is_bf16 ? put_sums_as<bf16>(l, row, count, panel, sums)
+              : put_sums_as<float>(l, row, count, panel, sums);
+}
+
+// Multiplies ROWS rows of x from `row` on by VECTORS panels from `panel` on. The last panel stands in
+// for those beyond it.
+template <bool IN_NIBBLES, int ROWS, int VECTORS>
+void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead) {
     const Quantised& rows = l.rows;
     const int64_t num_steps = l.weights.num_steps(), stride = rows.num_groups;
     const int64_t last = l.weights.num_panels() - 1;
@@ -243,31 +268,28 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
                                             });
         add_group<IN_NIBBLES>(group, ahead, sums);
     }
-    sink.template put<VECTORS>(row, ROWS, panel, sums.of);
+    put_sums(l, row, ROWS, panel, sums.of);
 }
 
-template <class Sink>
-using Tile = void (*)(const Linear&, int64_t, int64_t, Ahead, Sink&);
+using Tile = void (*)(const Linear&, int64_t, int64_t, Ahead);
 
-template <class Sink, bool IN_NIBBLES, int VECTORS, size_t... I>
-Tile<Sink> tile_of(int64_t rows, std::index_sequence<I...>) {
-    static const Tile<Sink> TILES[] = {tile<Sink, IN_NIBBLES, int(I) + 1, VECTORS>...};
+template <bool IN_NIBBLES, int VECTORS, size_t... I>
+Tile tile_of(int64_t rows, std::index_sequence<I...>) {
+    static const Tile TILES[] = {tile<IN_NIBBLES, int(I) + 1, VECTORS>...};
     return TILES[rows - 1];
 }
 
-template <class Sink, bool IN_NIBBLES>
-Tile<Sink> tile_for(bool is_wide, int64_t rows) {
-    return is_wide
-               ? tile_of<Sink, IN_NIBBLES, WIDE>(rows, std::make_index_sequence<WIDE_ROWS>())
-               : tile_of<Sink, IN_NIBBLES, NARROW>(rows, std::make_index_sequence<NARROW_ROWS>());
+template <bool IN_NIBBLES>
+Tile tile_for(bool is_wide, int64_t rows) {
+    return is_wide ? tile_of<IN_NIBBLES, WIDE>(rows, std::make_index_sequence<WIDE_ROWS>())
+                   : tile_of<IN_NIBBLES, NARROW>(rows, std::make_index_sequence<NARROW_ROWS>());
 }
 
 inline int64_t first_panel(const Linear& l, int64_t task) { return task / l.num_blocks * l.num_vectors; }
 
 // Multiplies one block of rows by one tile's panels. Its rows, and what is to be fetched for the
 // task `next`, are shared out evenly among the tiles.
-template <class Sink>
-void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
+inline void do_task(const Linear& l, int64_t task, int64_t next) {
     bool is_wide = l.num_vectors == WIDE;
     int64_t panel = first_panel(l, task), next_panel = first_panel(l, next);
     int64_t row = task % l.num_blocks * l.block_rows;
@@ -281,25 +303,21 @@ void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
         int64_t from = num_rows * i / num_tiles, upto = num_rows * (i + 1) / num_tiles;
         Ahead ahead = {fetched + num_lines * i / num_tiles * LINE,
                        fetched + num_lines * (i + 1) / num_tiles * LINE};
-        Tile<Sink> tile = l.weights.in_nibbles ? tile_for<Sink, true>(is_wide, upto - from)
-                                               : tile_for<Sink, false>(is_wide, upto - from);
-        tile(l, row + from, panel, ahead, sink);
+        Tile tile = l.weights.in_nibbles ? tile_for<true>(is_wide, upto - from)
+                                         : tile_for<false>(is_wide, upto - from);
+        tile(l, row + from, panel, ahead);
     }
 }
 
 inline int64_t take_task(Linear& l) { return __atomic_fetch_add(&l.next_task, 1, __ATOMIC_RELAXED); }
 
-// Does tasks until none is left. `argument` is a job of the sink, with its `linear`; each thread
-// has a sink of its own.
-template <class Sink>
-void do_tasks(void* argument) {
-    typename Sink::Job& job = *(typename Sink::Job*)argument;
-    Linear& l = job.linear;
-    Sink sink(job);
+// Does tasks until none is left.
+inline void do_tasks(void* argument) {
+    Linear& l = *(Linear*)argument;
     int64_t next, task = take_task(l);
     for (; task < l.num_tasks; task = next) {
         next = take_task(l);
-        do_task(l, task, next, sink);
+        do_task(l, task, next);
     }
 }
 

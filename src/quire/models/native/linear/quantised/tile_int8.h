@@ -130,8 +130,7 @@ struct TileWorker {
         }
     }
 
-    template <class Sink>
-    void act(const TileJob& job, int64_t task, Sink& sink) {
+    void act(const TileJob& job, int64_t task) {
         const int64_t first = task % job.num_blocks * job.task_rows;
         const int64_t end = smaller(first + job.task_rows, l.num_rows);
         const int64_t num_panels = l.weights.num_panels();
@@ -160,8 +159,8 @@ struct TileWorker {
             }
         for (int64_t pair = from; pair < upto; pair++)
             for (int64_t row = first; row < end; row += BLOCK_ROWS)
-                sink.template put<PAIR>(row, smaller(BLOCK_ROWS, end - row), pair * PAIR,
-                                        space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
+                put_sums(l, row, smaller(BLOCK_ROWS, end - row), pair * PAIR,
+                         space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
     }
 
     // Sums begin with the products of outliers. Those of a task come first: tiles take their shape
@@ -208,27 +207,22 @@ struct TileWorker {
     }
 };
 
-template <class Sink>
 struct TileShare {
-    typename Sink::Job& job;
+    const Linear& linear;
     TileJob plan;
 };
 
-template <class Sink>
-void do_tasks_by_tiles(void* argument) {
-    TileShare<Sink>& share = *(TileShare<Sink>*)argument;
-    Sink sink(share.job);
+inline void do_tasks_by_tiles(void* argument) {
+    TileShare& share = *(TileShare*)argument;
     TileSpace space;
-    TileWorker worker{share.job.linear, space, {}};
+    TileWorker worker{share.linear, space, {}};
     int64_t task;
     while ((task = __atomic_fetch_add(&share.plan.next_task, 1, __ATOMIC_RELAXED)) <
            share.plan.num_tasks)
-        worker.act(share.plan, task, sink);
+        worker.act(share.plan, task);
 }
 
-template <class Sink>
-void multiply_by_tiles(typename Sink::Job& job, int64_t num_threads) {
-    const Linear& l = job.linear;
+inline void multiply_by_tiles(const Linear& l, int64_t num_threads) {
     const int64_t num_pairs = ratio_up(l.weights.num_panels(), PAIR);
     const int64_t num_wanted = num_threads > 1 ? TASKS_OF_TILES * num_threads : 1;
     const int64_t num_blocks =
@@ -240,8 +234,8 @@ void multiply_by_tiles(typename Sink::Job& job, int64_t num_threads) {
     const int64_t num_groups = ratio_up(num_wanted, num_blocks);
     plan.task_pairs = larger(smaller(num_pairs / num_groups, MAX_TASK_PAIRS), 1);
     plan.num_tasks = ratio_up(num_pairs, plan.task_pairs) * plan.num_blocks;
-    TileShare<Sink> share = {job, plan};
-    in_parallel(smaller(num_threads, plan.num_tasks), do_tasks_by_tiles<Sink>, &share);
+    TileShare share = {l, plan};
+    in_parallel(smaller(num_threads, plan.num_tasks), do_tasks_by_tiles, &share);
 }
 
 }  // namespace

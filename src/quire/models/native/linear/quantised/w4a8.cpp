@@ -17,7 +17,7 @@
 //
 // Beyond W all weights are 0. Sets without byte dot products (VNNI) export nothing.
 #include "linear/quantised/int4_packing.h"
-#include "linear/quantised/int8_store.h"
+#include "linear/quantised/int8_linear.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -61,7 +61,7 @@ extern "C" void quire_w4a8_pack(const void* weight, bool is_bf16, const int32_t*
 extern "C" void quire_w4a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
                            const int32_t* outliers, const void* bias, int64_t n, int64_t k,
                            void* y, char* scratch, int64_t num_threads) {
-    store_product(x, is_bf16, m, {packed, n, k, true, outliers}, bias, y, scratch, num_threads);
+    multiply(x, is_bf16, m, {packed, n, k, true, outliers}, bias, y, scratch, num_threads);
 }
 
 extern "C" bool quire_w4a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,

@@ -20,7 +20,7 @@
 //
 // Sets without byte dot products (VNNI) export nothing.
 #include "linear/quantised/int8_packing.h"
-#include "linear/quantised/int8_store.h"
+#include "linear/quantised/int8_linear.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -29,7 +29,7 @@ namespace {
 struct Bytes {
     template <class T>
     static void pack(const T* rows, int64_t count, const Weights& to, uint8_t* out) {
-        pack_panel(rows, to.num_columns, count, to, out);
+        pack_panel(rows, count, to, out);
     }
 
     template <class T>
@@ -59,7 +59,7 @@ extern "C" int64_t quire_w8a8_scratch(int64_t k) { return row_bytes(k); }
 extern "C" void quire_w8a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
                            const int32_t* outliers, const void* bias, int64_t n, int64_t k,
                            void* y, char* scratch, int64_t num_threads) {
-    store_product(x, is_bf16, m, {packed, n, k, false, outliers}, bias, y, scratch, num_threads);
+    multiply(x, is_bf16, m, {packed, n, k, false, outliers}, bias, y, scratch, num_threads);
 }
 
 extern "C" bool quire_w8a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,
