@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from tests.models.layers.layer_formulas import Made, gated, normed, roped
 from tests.models.layers.test_linears import logits
-from tests.models.native.layer_formulas import Made, gated, normed, roped
 from tests.models.rounding import Exact
 from torch import Tensor
 

@@ -1,54 +1,31 @@
-"""Triton's products by weights in groups against the same numbers in float64, in Triton's
-interpreter."""
+"""What products in Triton's interpreter by weights in groups have of their own, beside what every
+kernel of linear layers must do."""
 
 from pathlib import Path
 
 import gguf
 import pytest
 import torch
-from torch import Tensor
 
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.plain_weight import PlainWeights
 from quire.models.loading.checkpoint import ModelSource, locate
-from quire.models.weights.lazy_weight import StoredWeight
-from quire.models.weights.weight_kernel import WeightOutline
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
-from tests.models.layers.random_groups import FORMS, UNIT, made
+from tests.models.layers.random_groups import made
 from tests.models.layers.test_linears import load_packed, logits
 from tests.models.loading.gguf.writer import write_model
+from tests.models.rounding import assert_within
+from tests.models.weights.formats import FORMATS
+from tests.models.weights.subject import Subject
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.layers.triton.choice import triton_kernels
 from quire.models.layers.triton.grouped import MANY_ROWS, TritonGrouped
 
+FORMAT = FORMATS["triton grouped"]
 KERNEL = TritonGrouped(torch.device("cpu"))
-DTYPES = (torch.float32, torch.float16)
-
-
-def assert_is_product(found: Tensor, x: Tensor, stored: StoredWeight, bias: Tensor | None) -> None:
-    """Within what rounding explains: W is rounded once, each of the sum's K steps in float32, and
-    the result."""
-    wide, rows = stored.values().double(), x.double()
-    expected = rows @ wide.T + (0 if bias is None else bias.double())
-    size = rows.abs() @ wide.abs().T + (0 if bias is None else bias.double().abs())
-    steps = (x.shape[-1] + 2) * UNIT[torch.float32]
-    assert ((found.double() - expected).abs() <= size * (steps + UNIT[x.dtype])).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_products_are_those_of_the_numbers(
-    form: tuple[int, int, torch.dtype, bool], dtype: torch.dtype
-) -> None:
-    stored = made(37, dtype, form)
-    x = torch.randn(3, 96, generator=torch.Generator().manual_seed(0)).to(dtype)
-    bias = torch.randn(37, generator=torch.Generator().manual_seed(1)).to(dtype)
-    packed = KERNEL.pack_stored(stored)
-    assert_is_product(KERNEL.linear(x, packed, bias), x, stored, bias)
-    assert torch.equal(KERNEL.unpack(packed), stored.values())
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 17, 65, MANY_ROWS + 1])
@@ -58,47 +35,8 @@ def test_any_number_of_rows(num_rows: int) -> None:
     x = torch.randn(2, num_rows, 32, generator=torch.Generator().manual_seed(2))
     found = KERNEL.linear(x, KERNEL.pack_stored(stored), None)
     assert found.shape == (2, num_rows, 70)
-    assert_is_product(found.flatten(0, 1), x.flatten(0, 1), stored, None)
-
-
-def test_a_row_alone_is_that_row_in_company() -> None:
-    stored = made(33, torch.float16, num_columns=160)
-    packed = KERNEL.pack_stored(stored)
-    x = torch.randn(16, 160, generator=torch.Generator().manual_seed(3)).half()
-    together = KERNEL.linear(x, packed, None)
-    for row in (0, 7, 15):
-        assert torch.equal(KERNEL.linear(x[row : row + 1], packed, None)[0], together[row])
-
-
-def test_joined_weights_are_one_of_all_their_rows() -> None:
-    parts = [made(num_rows, torch.float16) for num_rows in (5, 40)]
-    packed = [KERNEL.pack_stored(each) for each in parts]
-    whole = KERNEL.join(packed)
-    assert whole is not None and whole.num_rows == 45
-    assert torch.equal(KERNEL.unpack(whole), torch.cat([each.values() for each in parts]))
-    assert packed[1].packed.data_ptr() > whole.packed.data_ptr()
-    indices = torch.tensor([[44, 0], [7, 7]])
-    assert torch.equal(KERNEL.rows(indices, whole), KERNEL.unpack(whole)[indices])
-
-
-def test_joined_weights_of_several_forms_are_multiplied_one_after_the_other() -> None:
-    parts = [made(5 + index, torch.float32, FORMS[index]) for index in (0, 3, 3, 11)]
-    whole = KERNEL.join([KERNEL.pack_stored(each) for each in parts])
-    assert whole is not None
-    assert torch.equal(KERNEL.unpack(whole), torch.cat([each.values() for each in parts]))
-    x = torch.randn(2, 96, generator=torch.Generator().manual_seed(5))
-    bias = torch.randn(whole.num_rows, generator=torch.Generator().manual_seed(6))
-    alone = [KERNEL.linear(x, KERNEL.pack_stored(each), None) for each in parts]
-    torch.testing.assert_close(KERNEL.linear(x, whole, bias), torch.cat(alone, -1) + bias)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_planned_bytes_are_those_that_are_packed(form: tuple[int, int, torch.dtype, bool]) -> None:
-    """Four bits take half of what eight do, beside the scales."""
-    stored = made(9, torch.float16, form)
-    outline = WeightOutline(9, 96, torch.float16, None, stored.weight.form)
-    assert KERNEL.planned_bytes(outline) == KERNEL.pack_stored(stored).packed.nbytes
-    assert KERNEL.planned_bytes(outline._replace(form=None)) is None
+    exact = Subject(KERNEL, FORMAT).exact(x.flatten(0, 1), stored, None)
+    assert_within(found.flatten(0, 1), exact)
 
 
 def test_others_are_not_taken() -> None:

@@ -1,5 +1,4 @@
-"""Triton's kernels between the linear layers against the same formulas in torch's floats, in
-Triton's interpreter, and models that are made of them."""
+"""Models that are made of Triton's kernels between the linear layers, in Triton's interpreter."""
 
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.fused_layers import GatedForward, NormForward
 from quire.models.layers.plain_weight import PlainWeights
 from quire.models.loading.loaded_model import LoadedModel
-from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout
 from tests.long import long_but_for
 from tests.models.driver import generate_greedy, load
 from tests.models.graphs.device import StandInDevice
@@ -19,71 +17,15 @@ from tests.models.graphs.test_graphed_model import recorded
 from tests.models.layers.test_linears import PROMPT, load_packed, logits
 from tests.models.layers.test_module_replacement import checkpoint, kinds_in
 from tests.models.logits_error import assert_same_logits
-from tests.models.native.layer_formulas import Made, gated, normed, roped
 from tests.models.paging import Paging
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References, fidelity_prompts
-from tests.models.rounding import assert_within
 from tests.models.tape import Tape
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.layers.triton.choice import triton_kernels
-from quire.models.layers.triton.triton_layers import TritonLayers
 
-WIDTHS = (1, 5, 64, 100, 1100)
 WHOLE = ("qwen3", "gemma2")
 PARTS = {"olmo2": {NormForward, GatedForward}}
-
-
-@pytest.fixture(scope="module", params=[torch.float32, torch.float16], ids=str)
-def made(request: pytest.FixtureRequest) -> Made:
-    fused = TritonLayers()
-    assert request.param in fused.dtypes
-    return Made(fused, request.param)
-
-
-@pytest.mark.parametrize("kind", range(len(NORM_KINDS)), ids=NORM_KINDS)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_norm_is_the_formula(made: Made, width: int, kind: int) -> None:
-    x, scale = made.numbers(3, width), made.scale_of(width, kind)
-    before = x.clone()
-    assert_within(made.fused.norm(x, scale), normed(before, scale))
-    assert torch.equal(x, before)
-    added = made.numbers(3, width, seed=2)
-    assert_within(made.fused.norm(x, scale, added), normed(before + added, scale))
-    assert torch.equal(x, before + added)
-
-
-@pytest.mark.parametrize("is_normed", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize("half, passed", [(1, 0), (8, 0), (12, 7), (20, 24)])
-def test_rope_turns_the_halves_of_each_head(
-    made: Made, half: int, passed: int, is_normed: bool
-) -> None:
-    width = 2 * half + passed
-    norms = (made.scale_of(width, 1), made.scale_of(width, 1, seed=3)) if is_normed else ()
-    heads = HeadLayout(3, 2, width, *norms)
-    x, rest = made.numbers(2, 7 * width), 2 * width
-    angles = torch.randn(2, half, generator=torch.Generator().manual_seed(4)).repeat(1, 2)
-    cos, sin = angles.cos().to(made.dtype), angles.sin().to(made.dtype)
-    out = x.clone()
-    made.fused.rope(out, heads, cos, sin)
-    assert torch.equal(out[:, -rest:], x[:, -rest:])
-    expected = roped(x[:, :-rest].view(2, -1, width), heads, cos, sin)
-    assert_within(out[:, :-rest].view(2, -1, width), expected)
-
-
-@pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_gate_lets_through(made: Made, width: int, act: str) -> None:
-    x = made.numbers(3, 2 * width) * 4
-    assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), gated(x, act))
-
-
-def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:
-    most = torch.finfo(made.dtype).max
-    x = torch.tensor([[most, -most, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).to(made.dtype)
-    for act in range(len(ACTIVATIONS)):
-        error = made.fused.gate(x, act).double() - x[:, :4].clamp(min=0).double()
-        assert error.abs().max() <= torch.finfo(made.dtype).tiny
 
 
 def test_weights_may_be_joined_and_are_what_they_were() -> None:

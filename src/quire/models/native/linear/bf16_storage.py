@@ -44,7 +44,8 @@ class Bf16StorageKernel:
         """Return whether `weight` is float32 and bfloat16 holds its numbers."""
         if weight.dtype != torch.float32 or weight.dim() != 2:
             return False
-        return self.fits(weight.contiguous().data_ptr(), weight.numel())
+        rows = weight.contiguous()  # lives until it is read
+        return self.fits(rows.data_ptr(), rows.numel())
 
     def planned_bytes(self, weight: WeightOutline) -> int | None:
         """Return the bytes of a float32 weight that was stored in bfloat16."""

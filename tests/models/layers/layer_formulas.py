@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
@@ -13,13 +14,17 @@ from tests.rounding import compounded
 
 U = unit(torch.float32)
 EPSILON = 1e-6
+COUNTS = st.integers(1, 40)
+WIDTHS = st.one_of(st.integers(1, 100), st.sampled_from((15, 16, 17, 64, 896)))
 
 
 class Made(NamedTuple):
-    """Kernels, and for what numbers."""
+    """Kernels, for what numbers, and for how many rows of which width."""
 
     fused: LayerKernels
     dtype: torch.dtype
+    rows: st.SearchStrategy[int] = COUNTS
+    widths: st.SearchStrategy[int] = WIDTHS
 
     def numbers(self, *shape: int, seed: int = 0) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
