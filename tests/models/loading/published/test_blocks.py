@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.models.config import CheckpointError
-from quire.models.loading.weight_files import read_headers
 from tests.models.loading.published.written import Stored, check_loaded, publish, random
 
 BITSANDBYTES = {"load_in_4bit": True}
@@ -97,55 +95,3 @@ def test_blocks_of_all_kinds(tmp_path: Path) -> None:
         "down": lambda weight: in_blocks(weight, (2, 4), 0, floats=True),
     }
     check_loaded(publish(tmp_path, TORCHAO, lambda name, w: kinds[name.split(".")[-1][:-5]](w)))
-
-
-@pytest.mark.parametrize(
-    ("state", "told"),
-    [
-        (b"{", "its quant_state cannot be read as JSON"),
-        (b"[" * 4000, "its quant_state cannot be read as JSON"),
-        (b"[]", "its quant_state must be a JSON object"),
-        (b'{"shape": [64]}', r"its quant_state has the shape \[64\], must have two sizes"),
-        (b'{"shape": [-64, -64]}', "must have two sizes"),
-        (b'{"shape": [64, 64], "blocksize": 0}', "has blocksize 0, must have 1 to"),
-        (b'{"shape": [64, 64], "blocksize": "64"}', "blocksize is '64', must be a whole number"),
-        (b'{"shape": [64, 99], "blocksize": 48}', r"its absmax is \[86\], must be \[132\]"),
-        (b'{"shape": [64, 63], "blocksize": 47}', "its weight is 2048 bytes, too few or many"),
-        (b'{"shape": [8, 8], "blocksize": 64, "nested_offset": NaN}', "nested_offset nan"),
-        (b" " * 4097, "of 4097 bytes, of which Quire reads at most 4096"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_named(state: bytes, told: str, tmp_path: Path) -> None:
-    def quantised(_: str, weight: Tensor) -> Stored:
-        content = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-        return Stored({**four_bits(weight[:64, :64]).parts, STATE: content}, weight)
-
-    folder = publish(tmp_path, BITSANDBYTES, quantised).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)
-
-
-@pytest.mark.parametrize(
-    ("settings", "parts", "told"),
-    [
-        (BITSANDBYTES, {".SCB": torch.ones(3)}, r"its SCB is \[3\], must be \[64\]"),
-        (BITSANDBYTES, {".weight_format": torch.tensor(2)}, "its weight_format is 2, must be 0"),
-        (TORCHAO, {QDATA: torch.ones(64, 64)}, "its qdata is of F32, must be of U8 or I8"),
-        (TORCHAO, {SCALE: torch.ones(64, 3)}, r"its scale is \[64, 3\], must be blocks of"),
-        (TORCHAO, {ZERO_POINT: torch.ones(64).char()}, r"zero_point is \[64\], must be \[64, 1\]"),
-        (TORCHAO, {"._weight_act_pre_scale": torch.ones(1)}, "act_pre_scale is one part too many"),
-        (TORCHAO, {"._weight_scale_and_zero": torch.ones(1)}, "scale_and_zero is one part too"),
-    ],
-)
-def test_parts_that_do_not_fit_are_named(
-    settings: Mapping[str, object], parts: Mapping[str, Tensor], told: str, tmp_path: Path
-) -> None:
-    def quantised(_: str, weight: Tensor) -> Stored:
-        if settings is TORCHAO:
-            return Stored({**in_blocks(weight, (len(weight), 1), 0).parts, **parts}, weight)
-        int8 = {".weight": torch.ones(64, 64).char(), ".SCB": torch.ones(64)}
-        return Stored({**int8, **parts}, weight)
-
-    folder = publish(tmp_path, settings, quantised).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)

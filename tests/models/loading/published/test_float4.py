@@ -1,16 +1,12 @@
 """MXFP4 and NVFP4: floats of 4 bits, two in a byte, as gpt-oss, ModelOpt and compressed-tensors
 store them."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from quire.models.config import CheckpointError
-from quire.models.loading.weight_files import read_headers
 from tests.models.families import SERVED
 from tests.models.loading.published.written import (
     Stored,
@@ -102,49 +98,3 @@ def test_mxfp4_of_compressed_tensors(tmp_path: Path) -> None:
 
     settings = {**COMPRESSED, "format": "mxfp4-pack-quantized"}
     check_state(publish(tmp_path, settings, quantise))
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({".weight_scale_2": None}, "its weight_scale_2 is missing"),
-        ({".weight_scale_2": torch.ones(3)}, r"its weight_scale_2 is \[3\], must be one number"),
-        ({".weight_scale": torch.ones(64, 4)}, "its weight_scale is of F32, must be of F8_E4M3"),
-        ({".weight": torch.ones(64, 20).byte()}, "must be rows of whole groups of 16"),
-        ({".pre_quant_scale": torch.ones(64)}, "its columns have a pre_quant_scale"),
-    ],
-)
-def test_parts_that_do_not_fit_are_named(
-    changed: Mapping[str, Tensor | None], told: str, tmp_path: Path
-) -> None:
-    def quantise(_: str, weight: Tensor) -> Stored:
-        stored = nv(".weight", ".weight_scale_2", weight[:64, :64])
-        parts = {**stored.parts, **changed}
-        return Stored({name: part for name, part in parts.items() if part is not None}, weight)
-
-    folder = publish(tmp_path, MODELOPT, quantise).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"_scales": None}, "its scales is missing"),
-        ({"_scales": torch.ones(4, 3, 2).byte()}, r"its scales is \[4, 3, 2\], must be"),
-        ({"_blocks": torch.ones(4, 128, 2, 8).byte()}, "must be of 16 bytes each"),
-    ],
-)
-def test_blocks_that_do_not_fit_are_named(
-    changed: Mapping[str, Tensor | None], told: str, tmp_path: Path
-) -> None:
-    def quantise(name: str, weight: Tensor) -> Stored:
-        parts = {**experts(name, weight).parts}
-        if "experts" in name:
-            parts |= {end: part for end, part in changed.items() if part is not None}
-            parts = {end: part for end, part in parts.items() if changed.get(end, part) is not None}
-        return Stored(parts, weight)
-
-    folder = publish(tmp_path, {"quant_method": "mxfp4"}, quantise, GPT_OSS).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)

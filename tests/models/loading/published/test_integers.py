@@ -1,14 +1,11 @@
 """Integers of compressed-tensors: packed in words, or in bytes, with scales of groups or rows."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from quire.models.config import CheckpointError
-from quire.models.loading.weight_files import read_headers
 from tests.models.loading.published.written import (
     Stored,
     check_loaded,
@@ -137,50 +134,3 @@ def test_bits_by_the_names_of_layers(tmp_path: Path) -> None:
     groups = {"group_0": of_class, "group_1": of_names}
     told = {**settings(4), "format": "mixed-precision", "config_groups": groups}
     check_state(publish(tmp_path, told, quantise))
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"format": "marlin-24"}, "whose format is 'marlin-24', of which Quire reads"),
-        ({"format": "sparse-24-bitmask"}, "whose format is 'sparse-24-bitmask'"),
-        ({"sparsity_config": {"format": "sparse-bitmask"}}, "whose sparsity_config.format is"),
-        ({"transform_config": {"config_groups": {"R1": {}}}}, "with a transform_config"),
-        ({"config_groups": {"W4A16": ["Linear"]}}, "whose config_groups.W4A16 is no object"),
-        (settings(3), "whose num_bits is 3, of which Quire reads 2 or 4 or 8"),
-    ],
-)
-def test_settings_that_are_not_read_are_named(
-    changed: Mapping[str, object], told: str, tmp_path: Path
-) -> None:
-    folder = publish(tmp_path, {**settings(4), **changed}, lambda _, w: packed(w, 4)).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({".weight_scale": None}, "its weight_scale is missing"),
-        ({".weight_scale": torch.ones(64, 3)}, "its 64 columns are not 3 groups"),
-        ({".weight_scale": torch.ones(60, 2)}, r"its weight_scale is \[60, 2\], must be \[64, 2\]"),
-        ({".weight_zero_point": torch.ones(9, 2).int()}, r"is \[9, 2\], must be \[8, 2\]"),
-        ({".weight_g_idx": torch.ones(3).int()}, r"its weight_g_idx is \[3\], must be \[64\]"),
-        ({".weight_packed": torch.ones(64, 8)}, "its weight_packed is of F32, must be of I32"),
-        ({".weight_packed": None}, "its weight is missing"),
-        (
-            {".weight_packed": None, ".weight": torch.ones(64, 64).bfloat16()},
-            "its weight is of BF16, must be of I8",
-        ),
-    ],
-)
-def test_parts_that_do_not_fit_are_named(
-    changed: Mapping[str, Tensor | None], told: str, tmp_path: Path
-) -> None:
-    def quantise(_: str, weight: Tensor) -> Stored:
-        parts = {**packed(weight[:64, :64], 4).parts, **changed}
-        return Stored({name: part for name, part in parts.items() if part is not None}, weight)
-
-    folder = publish(tmp_path, settings(4), quantise).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)

@@ -1,14 +1,11 @@
 """MLX: numbers of 1 to 8 bits in words of 32 bits, across them, and floats of 4 and 8 bits."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from quire.models.config import CheckpointError
-from quire.models.loading.weight_files import read_headers
 from tests.models.loading.published.written import Stored, check_loaded, in_words, publish, random
 
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -68,44 +65,3 @@ def test_floats(mode: str, tmp_path: Path) -> None:
     settings = {"group_size": group_size, "bits": num_bits, "mode": mode}
     made = publish(tmp_path, settings, lambda _, w: floats(w, mode), field="quantization")
     check_loaded(made)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"bits": 7}, "whose bits is 7"),
-        ({"group_size": 48}, "whose group_size is 48, of which Quire reads 32 or 64 or 128"),
-        ({"mode": "nf4"}, "whose mode is 'nf4'"),
-        ({"mode": "mxfp8"}, "whose mxfp8 has bits 4 and group_size 32, must have 8 and 32"),
-        ({"lm_head": {"bits": "4"}}, "whose bits is '4', must be a whole number"),
-        ({"group_size": 64}, r"its scales is \[64, 2\], must be \[64, 1\]"),
-    ],
-)
-def test_settings_that_are_not_read_are_named(
-    changed: Mapping[str, object], told: str, tmp_path: Path
-) -> None:
-    settings = {"group_size": 32, "bits": 4, **changed}
-    made = publish(tmp_path, settings, lambda _, w: affine(w, 4), field="quantization")
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(made.folder)
-
-
-@pytest.mark.parametrize(
-    ("parts", "told"),
-    [
-        ({".global_scale": torch.ones(1)}, "its global_scale is one part too many"),
-        ({".weight": torch.zeros(64, 8)}, "its weight is of F32, must be of U32"),
-        ({".weight": torch.zeros(8).view(torch.uint32)}, r"its weight is \[8\], must be a matrix"),
-        ({".biases": torch.zeros(64, 3)}, r"its biases is \[64, 3\], must be \[64, 2\]"),
-    ],
-)
-def test_parts_that_do_not_fit_are_named(
-    parts: Mapping[str, Tensor], told: str, tmp_path: Path
-) -> None:
-    def quantised(_: str, weight: Tensor) -> Stored:
-        return Stored({**affine(weight[:64, :64], 4).parts, **parts}, weight)
-
-    settings = {"group_size": 32, "bits": 4}
-    made = publish(tmp_path, settings, quantised, field="quantization")
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(made.folder)

@@ -1,13 +1,11 @@
 """GPTQ and AWQ: integers in words of 32 bits, with scales and zero points of groups of columns."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from quire.models.config import CheckpointError
 from quire.models.loading.weight_files import read_headers
 from tests.models.loading.published.written import Stored, check_loaded, in_words, publish, random
 
@@ -78,47 +76,3 @@ def test_headers_tell_of_whole_weights(tmp_path: Path) -> None:
     query = tensors["model.layers.0.self_attn.q_proj.weight"]
     assert query.shape == (64, 64) and query.bytes_as(2) == 64 * 64 * 2
     assert query.num_bytes == 64 * 64 // 2 + 2 * 64 // 2 + 2 * 64 * 2 + 64 * 4
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"bits": 5}, "whose bits is 5, of which Quire reads 2 or 3 or 4 or 8"),
-        ({"bits": "4"}, "whose bits is .4., of which Quire reads"),
-        ({"checkpoint_format": "marlin"}, "whose checkpoint_format is 'marlin'"),
-    ],
-)
-def test_settings_that_are_not_read_are_named(
-    changed: Mapping[str, object], told: str, tmp_path: Path
-) -> None:
-    folder = publish(tmp_path, {**GPTQ, **changed}, lambda _, weight: gptq(weight)).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)
-
-
-@pytest.mark.parametrize(
-    ("part", "made", "told"),
-    [
-        (".scales", None, "its scales is missing"),
-        (".scales", torch.zeros(2, 60).half(), r"its scales is \[2, 60\], must be \[2, 64\]"),
-        (".qzeros", torch.zeros(2, 64), "its qzeros is of F32, must be of I32"),
-        (
-            ".qzeros",
-            torch.zeros(2, 9).int(),
-            "its qzeros are no whole bits each",
-        ),
-        (".g_idx", torch.zeros(3).int(), r"its g_idx is \[3\], must be \[64\]"),
-        (".qweight", torch.zeros(8).int(), "must be matrices"),
-    ],
-)
-def test_parts_that_do_not_fit_are_named(
-    part: str, made: Tensor | None, told: str, tmp_path: Path
-) -> None:
-    def quantised(_: str, weight: Tensor) -> Stored:
-        parts = {**gptq(weight[:64, :64]).parts}
-        del parts[part]
-        return Stored(parts if made is None else {**parts, part: made}, weight)
-
-    folder = publish(tmp_path, GPTQ, quantised).folder
-    with pytest.raises(CheckpointError, match=told):
-        read_headers(folder)
