@@ -32,7 +32,7 @@ from quire.engines.ray.replicated_engine import ReplicatedEngine
 from quire.scheduler.reasons import Reason
 from tests.e2e.server_process import engines_of
 from tests.engine.recording_subscriber import RecordingSubscriber
-from tests.engines.ray.test_replicated_engine import begun, read, request, route_of
+from tests.engines.several import begun, read, request, route_of
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 with warnings.catch_warnings(action="ignore"):  # of what Ray itself imports
