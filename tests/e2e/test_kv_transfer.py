@@ -86,35 +86,3 @@ def test_a_long_prefix_is_had_from_the_other_server(pair: Pair) -> None:
     assert counted == [num_cached, 0, num_cached // 16]
     timeline = pair.asks.client.get(f"/v1/requests/{request_id}").text
     assert "waits_for_peer" in timeline and "loaded_from_peer" in timeline
-
-
-@pytest.mark.long  # in every run tests/storage/network has a peer that hangs
-def test_a_server_that_stands_still_holds_nobody_up(pair: Pair) -> None:
-    """Its engine is stopped, so that connections stay open and nothing comes."""
-    prompt = prompt_of(2)
-    text, _, _ = ask(pair.offers, prompt)
-    wait_until_offered(pair)
-    engine = pair.offers.engine_process()
-    engine.suspend()
-    try:
-        again, num_cached, _ = ask(pair.asks, prompt)
-        assert (again, num_cached) == (text, 0)
-        lost = 'quire:kv_transfer_peers{state="lost"}'
-        assert eventually(lambda: pair.asks.metric(lost) == 1, 10.0)
-    finally:
-        engine.resume()
-
-
-@pytest.mark.long  # in every run tests/storage/network has a peer that goes and comes back
-def test_a_server_that_is_killed_is_a_miss_until_it_is_back(pair: Pair) -> None:
-    prompt = prompt_of(3)
-    text, _, _ = ask(pair.offers, prompt)
-    wait_until_offered(pair)
-    pair.offers.engine_process().kill()
-    again, _, _ = ask(pair.asks, prompt)
-    assert again == text
-    other = prompt_of(4)
-    text, _, _ = ask(pair.offers, other)  # of the engine that follows
-    wait_until_offered(pair)
-    again, num_cached, _ = ask(pair.asks, other)
-    assert again == text and num_cached >= NUM_TOKENS - 16

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.server_process import ServerProcess, engines_of, eventually, server_process
+from tests.e2e.server_process import ServerProcess, eventually, server_process
 
 LONG = {"prompt": "x", "n": 8, "max_tokens": 900, "ignore_eos": True, "stream": True}
 
@@ -48,19 +48,6 @@ def error_code(event: dict[str, object]) -> object:
     return error["code"]
 
 
-@pytest.mark.long  # tests/server/http/test_health.py has a model that loads in every run
-def test_health_answers_while_the_model_loads() -> None:
-    with server_process(ready=False) as server:
-        assert server.client.get("/livez").status_code == 200
-        reply = server.client.get("/readyz")
-        assert (reply.status_code, reply.json()) == (503, {"status": "loading"})
-        assert server.client.get("/startupz").status_code == 503
-        reply = server.client.post("/v1/completions", json={"prompt": "x"})
-        assert reply.json()["error"]["code"] == "model_loading"
-        assert server.client.get("/v1/models").status_code == 200
-        assert server.stop() == 0
-
-
 @pytest.mark.long  # in every run a supervisor gives a toy up, and probes tell of it
 @pytest.mark.one_engine
 def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
@@ -94,31 +81,6 @@ def test_drain_lets_running_requests_finish() -> None:
         assert server.process.wait(30) == 0
 
 
-@pytest.mark.long  # a drain is in every run, and so is a second signal
-def test_drain_has_an_end() -> None:
-    with server_process("--shutdown-timeout", "0.5") as server:
-        engines = engines_of(server.process.pid)
-        reader = Reader(server, LONG)
-        assert reader.began.wait(60)
-        assert server.stop() == 0
-        assert error_code(reader.end(10)) == "shutting_down"
-        assert not any(engine.is_running() for engine in engines)
-
-
-@pytest.mark.long  # tests/server/http/test_drain.py has a second signal in every run
-def test_a_second_signal_ends_everything_without_a_traceback() -> None:
-    with server_process("--shutdown-timeout", "60") as server:
-        engines = engines_of(server.process.pid)
-        reader = Reader(server, {**LONG, "max_tokens": 1000})
-        assert reader.began.wait(60)
-        server.process.terminate()
-        assert eventually(lambda: "draining" in server.log(), 5)
-        assert server.stop() == 0
-        assert not any(engine.is_running() for engine in engines)
-        assert error_code(reader.end(10)) == "shutting_down"
-        assert "Traceback" not in server.log()
-
-
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_server_exists_ends_it_with_a_line(sent: signal.Signals) -> None:
     process = subprocess.Popen(
@@ -138,17 +100,3 @@ def catches(pid: int, sent: signal.Signals) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt")]
     return bool(mask >> (sent - 1) & 1)
-
-
-@pytest.mark.long  # in every run test_refused_starts.py has another refusal of the engine
-def test_what_the_engine_cannot_have_is_said_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "quire.server.cli", "serve", "bundled", "--device", "cuda:99"]
-        + ["--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
-    assert "cannot start: --device is cuda:99" in line

@@ -42,15 +42,6 @@ def test_what_is_no_model_to_serve_is_said_in_one_line_before_anything_else(
     assert line.startswith("quire serve: ") and case.why in line
 
 
-@pytest.mark.long  # tests/models/loading/gguf has the refusals of files in every run
-def test_a_gguf_file_that_is_none_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
-    done = start(str(file))
-    assert (done.returncode, done.stdout) == (FAILED_START, "")
-    assert done.stderr.startswith(f"quire serve: {file} is no GGUF file that can be served")
-
-
 def test_a_folder_without_a_tokenizer_is_said_at_once(tmp_path: Path) -> None:
     done = start(str(write_unservable(Unservable("", LLAMA), tmp_path)))
     assert (done.returncode, done.stdout) == (FAILED_START, "")

@@ -152,20 +152,3 @@ def test_a_crowd_on_one_model_does_not_starve_the_other(server: ServerProcess) -
     times = sorted(asyncio.run(run()))
     assert server.metric('quire:generation_tokens_total{model_name="bundled"}') > 32 * 200
     assert times[len(times) // 2] < 10, times
-
-
-@pytest.mark.long  # engines of one model are killed in every run
-def test_a_model_whose_engine_is_killed_leaves_the_other_alone(tmp_path: Path) -> None:
-    path = models_file(tmp_path, 60)
-    with server_process("--models-config-file", str(path)) as running:
-        before = text(running, "bundled")
-        assert text(running, "other") and text(running, "lazy") == before
-        newest = max(engines_of(running.process.pid), key=lambda each: each.create_time())
-        newest.kill()
-        restarts = 'quire:engine_restarts_total{cause="killed",model_name="%s"}'
-        assert eventually(lambda: running.metric(restarts % "lazy") == 1, 20)
-        assert text(running, "bundled") == before
-        assert text(running, "lazy") == before
-        assert running.metric(restarts % "bundled") == 0
-        assert running.client.get("/readyz").status_code == 200
-        assert running.stop() == 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.e2e.many_streams import NUM_STREAMS, together_and_alone
 from tests.e2e.server_process import (
     REPLICAS,
     ServerProcess,
@@ -14,7 +15,6 @@ from tests.e2e.server_process import (
     eventually,
     server_process,
 )
-from tests.e2e.test_many_streams import NUM_STREAMS, together_and_alone
 
 pytestmark = [
     pytest.mark.long,  # ranks and engines are each in every run

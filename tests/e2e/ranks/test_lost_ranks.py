@@ -93,14 +93,6 @@ def test_an_idle_engine_that_loses_a_rank_is_replaced_at_once(server: ServerProc
     assert whole(server, path, body)
 
 
-@pytest.mark.long  # forks die with rank 0 in every run, tests/engine/ranks/test_leader.py
-def test_no_rank_outlives_the_server() -> None:
-    with server_process(*FLAGS, *RANKS) as own:
-        ranks = [own.engine_process(), follower(own)]
-        assert own.stop() == 0
-    assert eventually(lambda: not any(map(is_there, ranks)), GONE_S)
-
-
 def is_there(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.many_streams import NUM_STREAMS, together_and_alone
 from tests.e2e.server_process import ServerProcess, eventually, server_process
-from tests.e2e.test_many_streams import NUM_STREAMS, together_and_alone
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 

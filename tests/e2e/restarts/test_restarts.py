@@ -184,28 +184,4 @@ def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None
         assert not any(each.is_running() for each in processes)
 
 
-@pytest.mark.long  # the starter of engines has tests of its own
-@pytest.mark.one_engine
-def test_none_stands_by_where_none_is_to() -> None:
-    with server_process(*FLAGS, "--no-engine-standby") as server:
-        first = whole(server, *BODIES[0])
-        engine = server.engine_process()
-        assert engine.ppid() == server.process.pid
-        engine.kill()
-        assert whole(server, *BODIES[0]) == first
-        assert server.engine_process().ppid() == server.process.pid
-        assert STANDBY not in server.client.get("/metrics").text
-
-
-@pytest.mark.long  # test_engine_starter.py has one whose server is gone in every run
-@pytest.mark.one_engine
-def test_no_process_outlives_a_server_that_was_killed() -> None:
-    with server_process(*FLAGS) as server:
-        processes = psutil.Process(server.process.pid).children(recursive=True)
-        assert len(processes) == 2
-        server.process.kill()
-        _, alive = psutil.wait_procs(processes, 20)
-        assert not alive
-
-
 STANDBY = "quire:engine_standby_process_resident_memory_bytes"

@@ -203,20 +203,6 @@ def test_a_killed_server_loses_its_connections_and_nothing_that_waits(holder: So
             pass
 
 
-@pytest.mark.long  # tests/server/http/test_inherited_drain.py has such a start in every run
-def test_a_start_without_memory_is_told_and_tried_again(holder: SocketHolder) -> None:
-    server = holder.start("--kv-cache-memory-bytes", "100000GiB")
-    server.wait_told("STATUS=loading quire-bundled: ")
-    waits = "waits for memory, "
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while server.log().count(waits) < 2:
-        assert time.monotonic() < deadline_s and server.process.poll() is None, server.log()
-        time.sleep(0.05)
-    assert any(line.startswith("STATUS=waits for memory: ") for line in server.told)
-    assert "WATCHDOG=1" in server.told
-    assert server.stop() == 0
-
-
 def ask(client: httpx.Client, path: str, **request: Any) -> dict[str, Any]:
     reply = client.post(path, **request)
     assert reply.status_code == 200, reply.text

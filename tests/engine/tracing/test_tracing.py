@@ -38,7 +38,6 @@ from quire.engines.process.supervisor import EngineSupervisor
 from quire.engines.process.token_stream import TokenStream
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.server.http.listen import bind
 from tests.engine.recording_subscriber import RecordingSubscriber
 from tests.engine.toy_starter import toy_starter
 
@@ -287,20 +286,6 @@ def test_what_finds_no_room_is_told_too() -> None:
     assert all(total([call], "quire.num_short_blocks") > 0 for call in short)
     assert short
     assert len(collector.calls("admit")) - len(short) == len(collector.calls("release")) == 3
-
-
-@pytest.mark.long  # a collector that hangs is in every run, tests/server/observability
-@pytest.mark.parametrize("listens", [False, True], ids=["down", "silent"])
-async def test_a_collector_that_does_not_answer_changes_nothing(listens: bool) -> None:
-    with bind("127.0.0.1", 0) as collector:
-        if listens:
-            collector.listen()
-        endpoint = f"http://127.0.0.1:{collector.getsockname()[1]}/v1/traces"
-        texts, ending_s = await served(
-            replace(CONFIG, tracing=TracingConfig(otlp_traces_endpoint=endpoint))
-        )
-    assert texts == (await served(CONFIG)).texts
-    assert ending_s < 4, "sooner than the client loses its patience"
 
 
 def test_missing_packages_are_said_before_a_model_is_loaded(
