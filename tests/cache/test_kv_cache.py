@@ -36,12 +36,6 @@ def test_the_same_prompt_is_found_again() -> None:
     assert second.block_ids[0][2] != first.block_ids[0][2]
 
 
-def test_a_block_is_not_shared_before_it_is_cached() -> None:
-    cache = build()
-    assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
-    assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
-
-
 def compute_twice(cache: KVCache, prompt: list[int]) -> tuple[BlockTable, BlockTable]:
     """Two requests that arrive together, so that neither finds what the other computes."""
     first, second = cache.open_table(), cache.open_table()
@@ -119,19 +113,6 @@ def test_a_reset_forgets_duplicates_too() -> None:
     cache.check()
 
 
-def test_another_salt_shares_nothing() -> None:
-    cache = build(num_blocks=16)
-    admit(cache, [1, 2, 3, 4, 5], salt=b"a")
-    assert admit(cache, [1, 2, 3, 4, 5], salt=b"b")[1] == 0
-    assert admit(cache, [1, 2, 3, 4, 5], salt=b"a")[1] == 4
-
-
-def test_an_equal_block_after_another_prefix_is_not_shared() -> None:
-    cache = build(num_blocks=16)
-    admit(cache, [1, 2, 3, 4, 0])
-    assert admit(cache, [9, 9, 3, 4, 0])[1] == 0
-
-
 def test_the_tail_of_a_chain_is_evicted_before_its_head() -> None:
     cache = build(num_blocks=5)
     table, _ = admit(cache, [1, 2, 3, 4, 5, 6, 7, 8])
@@ -185,21 +166,6 @@ def compute(cache: KVCache, tokens: list[int], chunk: int = 8) -> tuple[BlockTab
     return table, found
 
 
-@pytest.mark.parametrize("pattern", [SLIDING, CHUNKED], ids=str)
-def test_a_request_of_twenty_windows_never_holds_more_than_its_worst_case(
-    pattern: AttentionPattern,
-) -> None:
-    assert pattern.size is not None
-    num_tokens = 20 * pattern.size
-    worst = pattern.max_blocks(num_tokens, block_size=2, max_chunk_tokens=8)
-    cache = build_mixed(pattern, num_blocks=worst + 1)
-    table, _ = compute(cache, list(range(num_tokens)))
-    for end in range(num_tokens + 1, num_tokens + 30):  # and then token by token
-        assert cache.grow(table, end - 1, end) is not None
-        cache.advance(table, list(range(end)), end)
-        assert cache.usage.active <= pattern.max_blocks(end, block_size=2, max_chunk_tokens=1)
-
-
 def test_full_groups_keep_growing_where_windows_do_not() -> None:
     cache = build_mixed(FULL, SLIDING)
     table, _ = compute(cache, list(range(40)))
@@ -236,26 +202,6 @@ def test_a_chunk_that_begins_anew_needs_nothing_of_the_one_before() -> None:
     table, found = compute(cache, [*range(16), 99])
     assert found == 16
     assert table.block_ids[0][:8] == [NULL_BLOCK] * 8
-
-
-def test_one_content_lies_in_another_block_in_each_group() -> None:
-    cache = build_mixed(FULL, FULL)
-    first, _ = compute(cache, list(range(6)))
-    second, found = compute(cache, [*range(6), 9])
-    assert found == 6
-    assert not set(second.block_ids[0]) & set(second.block_ids[1])
-    assert second.block_ids[0][:3] == first.block_ids[0]
-    assert second.block_ids[1][:3] == first.block_ids[1]
-
-
-def test_a_mixed_take_that_fails_in_a_later_group_takes_nothing() -> None:
-    cache = build_mixed(FULL, FULL, num_blocks=6)
-    table = cache.open_table()
-    assert cache.admit(table, [1, 2, 3]) == 0  # two blocks in each group, one left
-    before = cache.usage
-    assert cache.grow(table, 3, 5) is None
-    assert cache.usage == before
-    cache.check()
 
 
 def test_a_model_without_attention_needs_no_block() -> None:

@@ -112,12 +112,6 @@ def test_without_prefix_caching_nothing_can_be_pinned() -> None:
     assert pin(cache, "a", PREFIX) is None
 
 
-def test_another_salt_has_nothing_of_a_pin() -> None:
-    cache = build()
-    pin(cache, "a", PREFIX, salt=b"ann")
-    assert (found(cache, PREFIX, b"ann"), found(cache, PREFIX, b"bob")) == (8, 0)
-
-
 @pytest.mark.parametrize("groups", [(FULL,), (FULL, WINDOW)])
 def test_after_a_reset_nothing_is_pinned(groups: tuple[AttentionPattern, ...]) -> None:
     cache = build(groups=groups)

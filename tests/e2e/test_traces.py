@@ -1,15 +1,10 @@
 """A request with a `traceparent` becomes spans in a collector, below the span of the client."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.collector import Collector, attributes, collecting
 from tests.e2e.server_process import MODEL, ServerProcess, eventually, server_process
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -17,47 +12,10 @@ UNSAMPLED, LATER, REFUSED = (f"{digit}bf92f3577b34da6a3ce929d0e0e4736" for digit
 PARTS = {"received", "queued", "prefill", "decode", "delivered"}
 
 
-class Collector(ThreadingHTTPServer):
-    """Keeps the spans that are posted to it, and answers with `status`."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Intake)
-        self.spans: list[Span] = []
-        self.status = 200
-
-    def of(self, trace_id: str) -> list[Span]:
-        return [span for span in list(self.spans) if span.trace_id.hex() == trace_id]
-
-
-class Intake(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            for scope in resource.scope_spans:
-                self.server.spans.extend(scope.spans)
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    with Collector() as collector:
-        Thread(target=collector.serve_forever, daemon=True).start()
-        yield collector
-        collector.shutdown()
-
-
 @pytest.fixture(scope="module")
 def traced() -> Iterator[tuple[ServerProcess, Collector]]:
     with collecting() as collector:
-        endpoint = f"http://127.0.0.1:{collector.server_address[1]}/v1/traces"
-        with server_process("--otlp-traces-endpoint", endpoint) as server:
+        with server_process("--otlp-traces-endpoint", collector.endpoint) as server:
             yield server, collector
 
 
@@ -79,10 +37,6 @@ def ask(server: ServerProcess, trace_id: str, flags: str) -> str:
     return told
 
 
-def values(pairs: Iterator[KeyValue] | list[KeyValue]) -> dict[str, object]:
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value") or "") for pair in pairs}
-
-
 def test_a_request_is_a_span_below_that_of_its_client(
     traced: tuple[ServerProcess, Collector],
 ) -> None:
@@ -94,9 +48,9 @@ def test_a_request_is_a_span_below_that_of_its_client(
     assert root.parent_span_id.hex() == PARENT
     assert root.trace_state == "a=1"
     assert told == f"00-{TRACE}-{root.span_id.hex()}-01"
-    attributes = values(list(root.attributes))
-    assert attributes["gen_ai.operation.name"] == "chat"
-    assert attributes["gen_ai.usage.output_tokens"] == 4
+    told_of_it = attributes(root)
+    assert told_of_it["gen_ai.operation.name"] == "chat"
+    assert told_of_it["gen_ai.usage.output_tokens"] == 4
     parts = [span for span in collector.of(TRACE) if span is not root and span.name in PARTS]
     assert {span.name for span in parts} >= {"received", "queued", "prefill", "decode"}
     assert {span.parent_span_id for span in parts} == {root.span_id}

@@ -8,18 +8,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from quire.engine.config import (
     TOY_MODEL,
@@ -38,6 +31,7 @@ from quire.engines.process.supervisor import EngineSupervisor
 from quire.engines.process.token_stream import TokenStream
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.collector import Attributes, collecting
 from tests.engine.recording_subscriber import RecordingSubscriber
 from tests.engine.toy_starter import toy_starter
 
@@ -49,64 +43,6 @@ CONFIG = EngineConfig(
 PROMPT = tuple(range(20))
 NUM_REQUESTS = 3
 MAX_TOKENS = 30
-Attributes = dict[str, int | bool | str]
-
-
-class Collector(ThreadingHTTPServer):
-    """Keeps what is posted to it, by path."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Intake)
-        self.posts: list[tuple[str, ExportTraceServiceRequest]] = []
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/somewhere/v1/traces"
-
-    def spans(self) -> Iterator[Span]:
-        for _, post in self.posts:
-            for resource in post.resource_spans:
-                for scope in resource.scope_spans:
-                    yield from scope.spans
-
-    def calls(self, name: str) -> list[Attributes]:
-        return [attributes(span) for span in self.spans() if span.name == f"kv_cache.{name}"]
-
-
-class Intake(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.posts.append((self.path, ExportTraceServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    with Collector() as collector:
-        thread = Thread(target=collector.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            collector.shutdown()
-            thread.join(10)
-
-
-def attributes(span: Span) -> Attributes:
-    return {each.key: value_of(each.value) for each in span.attributes}
-
-
-def value_of(value: AnyValue) -> int | bool | str:
-    if value.HasField("string_value"):
-        return value.string_value
-    return value.bool_value if value.HasField("bool_value") else value.int_value
 
 
 def total(calls: list[Attributes], key: str) -> int:
