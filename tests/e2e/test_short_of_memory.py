@@ -2,12 +2,10 @@
 server that has enough, and it tells what it did.
 """
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-import httpx
 import pytest
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
@@ -16,10 +14,10 @@ from tests.long import rest_is_long
 Reply: TypeAlias = dict[str, Any]
 NUM_REQUESTS = 8
 NUM_TOKENS = 60
-pytestmark = pytest.mark.one_engine  # it tells events of the blocks of one
+pytestmark = pytest.mark.one_engine  # whose blocks are few
 COPIES = 'quire:kv_blocks_moved_total{kind="copy"}'
 PROMPTS = [f"Enter {name}, alone. {name}:\nMy lord, " * 2 for name in "ABCDEFGH"]
-FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--enable-kv-cache-events")
+FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64")
 FEW = ("--kv-cache-tokens", "300", "--max-model-len", "300")
 
 
@@ -92,22 +90,3 @@ def test_choices_share_one_prompt(short: tuple[str, ServerProcess]) -> None:
     assert server.metric(COPIES) == before + 3
     alone = complete(server, prompt, max_tokens=30, temperature=1, seed=3)
     assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
-
-
-def test_events_tell_of_blocks_and_of_a_reset(short: tuple[str, ServerProcess]) -> None:
-    _, server = short
-    complete(server, "A plague on both your houses! " * 4, max_tokens=2)
-    with httpx.stream(
-        "GET", f"{server.url}/v1/kv_events", headers={"Last-Event-ID": "0"}, timeout=20
-    ) as feed:
-        assert server.client.post("/reset_prefix_cache").status_code == 200
-        kinds = set()
-        for line in feed.iter_lines():
-            if line.startswith("data:"):
-                kinds.add(json.loads(line[5:])["type"])
-            if "AllBlocksCleared" in kinds:
-                break
-    assert "BlockStored" in kinds
-    hits = server.metric("quire:prefix_cache_hits_total")
-    complete(server, "A plague on both your houses! " * 4, max_tokens=2)
-    assert server.metric("quire:prefix_cache_hits_total") == hits

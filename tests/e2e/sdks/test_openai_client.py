@@ -388,13 +388,3 @@ def test_receipt_and_metrics_after_work(server: ServerProcess) -> None:
     assert server.metric("vllm:generation_tokens_total") > 0
     assert server.metric("vllm:prompt_tokens_total") > 0
     assert server.metric("quire:memory_bytes") > 0
-
-
-def test_raw_stream_ends_with_done(server: ServerProcess) -> None:
-    body = {"prompt": "x", "max_tokens": 3, "stream": True}
-    reply = httpx.post(
-        server.url + "/v1/completions", json=body, headers={"x-api-key": KEY}, timeout=60
-    )
-    *events, done, rest = reply.text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    assert all(json.loads(event.removeprefix("data: "))["choices"] for event in events)

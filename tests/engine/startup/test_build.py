@@ -73,31 +73,6 @@ def test_no_more_blocks_than_can_be_of_use(config: EngineConfig) -> None:
     assert (facts.num_blocks - 1) * facts.block_size == 4 * facts.max_model_len
 
 
-def test_bytes_for_kv_become_whole_blocks(config: EngineConfig) -> None:
-    block_bytes = 16 * TOKEN_BYTES
-    facts, _ = build(
-        replace(
-            config,
-            memory=MemoryConfig(kv_cache_memory_bytes=11 * block_bytes - 1),
-            scheduling=replace(SCHEDULING, max_model_len=100),
-        )
-    )
-    assert facts.num_blocks == 10
-
-
-@pytest.mark.parametrize("tokens", [100, 128, 129])
-def test_tokens_for_kv_become_exactly_their_blocks(config: EngineConfig, tokens: int) -> None:
-    facts, _ = build(
-        replace(
-            config,
-            memory=MemoryConfig(kv_cache_tokens=tokens),
-            scheduling=replace(SCHEDULING, max_model_len=100),
-        )
-    )
-    assert facts.num_blocks == -(-tokens // 16) + 1
-    assert facts.memory.why_num_blocks == "as --kv-cache-tokens says"
-
-
 def test_a_step_is_as_large_as_the_device_likes_it(config: EngineConfig) -> None:
     facts, _ = build(config)
     assert facts.max_num_batched_tokens == 512
@@ -236,7 +211,10 @@ def test_too_little_memory_is_said_before_weights_are_read(
             ),
             "steps of 1000000000000 tokens need",
         ),
-        (lambda config: replace(config, memory=MemoryConfig(swap_space=1e6)), "--swap-space is 1e"),
+        (
+            lambda config: replace(config, memory=MemoryConfig(swap_space=1e6)),
+            r"--swap-space is 1e.*the host has only .* GiB available",
+        ),
         (
             lambda config: replace(
                 config, scheduling=replace(SCHEDULING, preemption_mode=PreemptionMode.SWAP)
@@ -354,10 +332,3 @@ def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
     lines = {line.kind: line.num_bytes for line in facts.receipt}
     assert lines["swap"] == facts.num_host_blocks * 16 * TOKEN_BYTES
     assert build(config)[0].num_host_blocks == 0
-
-
-def test_nowhere_to_swap_to_is_refused(config: EngineConfig) -> None:
-    with pytest.raises(ValueError, match="--swap-space is 0 GiB, less than one block"):
-        build(replace(config, scheduling=replace(SCHEDULING, preemption_mode=PreemptionMode.SWAP)))
-    with pytest.raises(TooLittleMemory, match="the host has only .* GiB available"):
-        build(replace(config, memory=MemoryConfig(swap_space=1e6)))

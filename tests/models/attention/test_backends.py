@@ -219,6 +219,14 @@ def test_new_keys_and_values_land_in_their_slots_and_nowhere_else(
             assert_written(kept, before, mine, store.codec.encode(values))
 
 
+def test_sinks_must_be_there_just_if_the_layer_has_them(backend: Backend) -> None:
+    scene = Scene(Shape(has_sinks=True), [Span(0, 3)])
+    scene.sinks = None
+    paging = scene.paging()
+    with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
+        scene.run(backend, paging, scene.store(paging))
+
+
 def assert_encoded(backend: Backend, kept_as: KVCacheDtype, key: Tensor) -> None:
     """`key` [2, 1, width] is written as the codec has it, to the bit; where not all is finite, it
     reads as no number is."""

@@ -76,14 +76,6 @@ def test_unequal_widths_are_attended_by_a_fused_kernel_too(kind: str, spans: lis
     assert second_layer_calls(KINDS[kind], spans)[FLASH] == 1
 
 
-def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
-    scene = Scene(Shape(has_sinks=True), [Span(0, 3)])
-    scene.sinks = None
-    paging = scene.paging()
-    with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
-        scene.run(ReferenceAttention, paging, scene.store(paging))
-
-
 @torch.inference_mode()
 def measured(scenes: list[Scene], trace: Path) -> int:
     """One step through all of `scenes`, one for each layer, over zeros."""

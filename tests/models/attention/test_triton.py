@@ -208,14 +208,6 @@ def test_launches_of_a_layer_are_made_once() -> None:
     assert backend.launch_of(scene.layer, 4).form.layer == scene.layer
 
 
-def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
-    scene = Scene(Shape(has_sinks=True), [Span(0, 3)])
-    scene.sinks = None
-    paging = scene.paging()
-    with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
-        scene.run(interpreted_triton, paging, scene.store(paging))
-
-
 def test_more_keys_than_kernels_count_are_refused() -> None:
     shape = Shape(num_kv_heads=2, device="meta")
     for num_blocks, is_counted in ((2**26, True), (2**26 + 1, False)):
