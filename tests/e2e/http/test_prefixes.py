@@ -1,10 +1,9 @@
-"""Pinned prefixes on a real server: they outlive a flood of other prompts, keys are apart, what is
-deleted is evicted again, and another engine pins them again.
+"""Pinned prefixes on a real server: they outlive a flood of other prompts, what is deleted is
+evicted again, and another engine pins them again.
 """
 
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import httpx
 import pytest
@@ -20,29 +19,25 @@ FLAGS = ("--max-model-len", str(MAX_MODEL_LEN), "--num-gpu-blocks-override", str
 NUMBERS = count()
 
 
-def pinned(server: ServerProcess, key: str = "", **body: object) -> httpx.Response:
-    return server.client.post("/v1/prefixes", json=body, headers=headers(key))
+def pinned(server: ServerProcess, **body: object) -> httpx.Response:
+    return server.client.post("/v1/prefixes", json=body)
 
 
-def headers(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"} if key else {}
-
-
-def num_cached(server: ServerProcess, key: str = "") -> int:
+def num_cached(server: ServerProcess) -> int:
     """The tokens of the prompt that a chat which goes on from the prefix need not compute."""
     messages = [*CHAT, {"role": "user", "content": f"Go on with {next(NUMBERS)}."}]
     body = {"messages": messages, "max_tokens": 1}
-    reply = server.client.post("/v1/chat/completions", json=body, headers=headers(key))
+    reply = server.client.post("/v1/chat/completions", json=body)
     cached: int = reply.raise_for_status().json()["usage"]["prompt_tokens_details"]["cached_tokens"]
     return cached
 
 
-def flood(server: ServerProcess, key: str = "") -> None:
+def flood(server: ServerProcess) -> None:
     """Run prompts that are like no other until they took more blocks than there are."""
     for _ in range(2 * NUM_BLOCKS * 16 // 400):
         prompt = [next(NUMBERS) % 1000 + 10, *range(10, 409)]
         body = {"prompt": prompt, "max_tokens": 1}
-        server.client.post("/v1/completions", json=body, headers=headers(key)).raise_for_status()
+        server.client.post("/v1/completions", json=body).raise_for_status()
 
 
 def blocks(server: ServerProcess) -> dict[str, int]:
@@ -128,19 +123,3 @@ def test_another_engine_pins_it_again(server: ServerProcess) -> None:
     assert blocks(server)["pinned"] == prefix["num_blocks"]
     server.client.delete(path).raise_for_status()
     assert eventually(lambda: num_cached(server) >= 0 and blocks(server)["pinned"] == 0, 10)
-
-
-@pytest.mark.long  # tests/server/apis/prefixes has the terms of keys in every run
-def test_keys_have_nothing_of_each_other(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("key-of-ann ann\nkey-of-bob bob\n")
-    with server_process(*FLAGS, "--api-key-file", str(keys)) as server:
-        prefix = pinned(server, "key-of-ann", messages=CHAT).raise_for_status().json()
-        for key in ("key-of-bob", "key-of-ann"):
-            flood(server, key)
-        assert num_cached(server, "key-of-bob") < 32
-        assert num_cached(server, "key-of-ann") >= prefix["num_pinned_tokens"]
-        path = f"/v1/prefixes/{prefix['id']}"
-        for method in ("GET", "DELETE"):
-            reply = server.client.request(method, path, headers=headers("key-of-bob"))
-            assert reply.status_code == 404
