@@ -1,6 +1,8 @@
 """Fused parts say what they stand for; what only looks like them is left alone."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replacements")
 
 
+@pytest.fixture(scope="module")
+def fused(checkpoints: Path, kernels: ModelKernels) -> Callable[[str], LoadedModel]:
+    """Models of which tests change nothing, each loaded once."""
+    return cache(lambda name: load_packed(checkpoint(checkpoints, name), kernels))
+
+
 def checkpoint(folder: Path, name: str, **more: object) -> Path:
     """`more`: other fields of its configuration."""
     family = SERVED[name]
@@ -88,41 +96,39 @@ def kinds_in(loaded: LoadedModel) -> set[type]:
     return found & {NormForward, GatedForward, AttentionForward, LayerForward, DecoderForward}
 
 
-def errors(folder: Path, kernels: ModelKernels) -> tuple[float, float]:
+def errors(folder: Path, fused: LoadedModel) -> tuple[float, float]:
     """Mean squares, with kernels and without, against the model in float32."""
     truth = logits(load(folder, "float32"))
 
     def error(said: Tensor) -> float:
         return float((said - truth).square().mean())
 
-    return error(logits(load_packed(folder, kernels))), error(logits(load(folder, "bfloat16")))
+    return error(logits(fused)), error(logits(load(folder, "bfloat16")))
 
 
 @pytest.mark.parametrize("name", WHOLE_LAYERS)
-def test_plain_layers_are_fused_as_a_whole(
-    name: str, checkpoints: Path, kernels: ModelKernels
-) -> None:
-    loaded = load_packed(checkpoint(checkpoints, name), kernels)
+def test_plain_layers_are_fused_as_a_whole(name: str, fused: Callable[[str], LoadedModel]) -> None:
+    loaded = fused(name)
     assert {LayerForward, DecoderForward} <= kinds_in(loaded)
 
 
 @pytest.mark.parametrize("name", PARTS_ALONE)
 def test_other_layers_have_their_parts_fused(
-    name: str, checkpoints: Path, kernels: ModelKernels
+    name: str, fused: Callable[[str], LoadedModel]
 ) -> None:
-    loaded = load_packed(checkpoint(checkpoints, name), kernels)
+    loaded = fused(name)
     assert kinds_in(loaded) == set(PARTS_ALONE[name])
 
 
 def test_fused_models_are_no_worse_than_the_plain_ones(
-    checkpoints: Path, kernels: ModelKernels
+    checkpoints: Path, fused: Callable[[str], LoadedModel]
 ) -> None:
     """On the whole: in one so small a single rounding may show."""
     found = [
-        errors(checkpoint(checkpoints, name), kernels) for name in (*WHOLE_LAYERS, *PARTS_ALONE)
+        errors(checkpoint(checkpoints, name), fused(name)) for name in (*WHOLE_LAYERS, *PARTS_ALONE)
     ]
-    assert sum(fused / plain for fused, plain in found) <= 1.2 * len(found)
-    assert all(fused <= 3 * plain for fused, plain in found)
+    assert sum(error / plain for error, plain in found) <= 1.2 * len(found)
+    assert all(error <= 3 * plain for error, plain in found)
 
 
 def test_layers_over_quantised_weights_are_fused_too(
@@ -184,8 +190,8 @@ def test_layers_at_once_say_what_they_say_one_by_one(
             assert torch.equal(logits(at_once, rows), logits(one_by_one, rows))
 
 
-def test_block_outside_of_the_store_is_an_error(checkpoints: Path, kernels: ModelKernels) -> None:
-    loaded = load_packed(checkpoint(checkpoints, "llama"), kernels)
+def test_block_outside_of_the_store_is_an_error(fused: Callable[[str], LoadedModel]) -> None:
+    loaded = fused("llama")
     paging = Paging(1, 16, block_size=4)
     batch = paging.batch([(0, 0, PROMPT)], rows=[0])
     slots = (batch.slots[0].clone().fill_(4 * paging.num_blocks),)
@@ -195,16 +201,17 @@ def test_block_outside_of_the_store_is_an_error(checkpoints: Path, kernels: Mode
 
 def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
     folder = checkpoint(checkpoints, "granite", residual_multiplier=0.5)
-    assert LayerForward not in kinds_in(load_packed(folder, kernels))
-    fused, plain = errors(folder, kernels)
-    assert fused <= 3 * plain
+    loaded = load_packed(folder, kernels)
+    assert LayerForward not in kinds_in(loaded)
+    error, plain = errors(folder, loaded)
+    assert error <= 3 * plain
 
 
 def test_each_kind_of_layer_has_its_own_rotary_embeddings(
-    checkpoints: Path, kernels: ModelKernels
+    fused: Callable[[str], LoadedModel],
 ) -> None:
     """Gemma 3's windows turn by another base: a decoder that mixed them up would not be kept."""
-    loaded = load_packed(checkpoint(checkpoints, "gemma3_text"), kernels)
+    loaded = fused("gemma3_text")
     decoder = vars(loaded.module)["forward"]
     assert isinstance(decoder, DecoderForward)
     assert decoder.rotary.kinds == ("full_attention", "sliding_attention")
@@ -215,10 +222,10 @@ def test_each_kind_of_layer_has_its_own_rotary_embeddings(
 
 def test_scaled_logits_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
     folder = checkpoint(checkpoints, "granite", logits_scaling=2.0)
-    found = kinds_in(load_packed(folder, kernels))
-    assert LayerForward in found and DecoderForward not in found
-    fused, plain = errors(folder, kernels)
-    assert fused <= 3 * plain
+    loaded = load_packed(folder, kernels)
+    assert LayerForward in kinds_in(loaded) and DecoderForward not in kinds_in(loaded)
+    error, plain = errors(folder, loaded)
+    assert error <= 3 * plain
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu", "silu", "gelu_pytorch_tanh"])
@@ -231,13 +238,13 @@ def test_only_known_activations_are_fused(
 
 def test_epsilon_is_that_of_the_model(checkpoints: Path, kernels: ModelKernels) -> None:
     """Large enough to be seen in every norm."""
-    fused, plain = errors(checkpoint(checkpoints, "llama", rms_norm_eps=0.5), kernels)
-    assert fused <= 3 * plain
+    folder = checkpoint(checkpoints, "llama", rms_norm_eps=0.5)
+    error, plain = errors(folder, load_packed(folder, kernels))
+    assert error <= 3 * plain
 
 
-def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: ModelKernels) -> None:
-    loaded = load_packed(checkpoint(checkpoints, "llama"), kernels)
-    layer = loaded.module.get_submodule("model.layers.0")
+def test_weights_that_are_joined_are_there_once(fused: Callable[[str], LoadedModel]) -> None:
+    layer = fused("llama").module.get_submodule("model.layers.0")
     for part, names in (("self_attn", "qkv"), ("mlp", ("gate", "up"))):
         weights = [
             layer.get_submodule(f"{part}.{name}_proj").get_parameter("weight") for name in names
