@@ -12,8 +12,13 @@ from torch import Tensor
 from quire.models.native.library import ISAS
 from quire.models.native.linear.quantised.grouped import bind_grouped
 from quire.models.native.linear.quantised.grouping import bind_grouping
-from quire.models.native.linear.quantised.w4a8 import bind_w4a8
-from quire.models.native.linear.quantised.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.linear.quantised.w4a8 import W4A8Kernel, bind_w4a8
+from quire.models.native.linear.quantised.w8a8 import (
+    MIN_COLUMNS,
+    NUM_OUTLIERS,
+    W8A8Kernel,
+    bind_w8a8,
+)
 from quire.models.native.linear.quantised.w8a32 import bind_w8a32
 from quire.models.weights.group_form import GroupForm
 from quire.models.weights.weight_kernel import WeightKernel, WeightOutline
@@ -48,7 +53,7 @@ def byte_kernel(request: pytest.FixtureRequest, isa: str) -> W8A8Kernel:
 
 
 @pytest.fixture(scope="module")
-def w4a8(isa: str) -> WeightKernel:
+def w4a8(isa: str) -> W4A8Kernel:
     bound = bind_w4a8(library_of(isa))
     assert bound is not None
     return bound
@@ -77,7 +82,7 @@ def by_size(weight: Tensor) -> Tensor:
 
 @given(n=st.integers(1, 20), k=WIDTHS, seed=SEEDS, exponent=st.sampled_from(EXPONENTS))
 def test_numbers_of_sixteen_levels_come_back(
-    w4a8: WeightKernel, n: int, k: int, seed: int, exponent: int
+    w4a8: W4A8Kernel, n: int, k: int, seed: int, exponent: int
 ) -> None:
     """As Q4_1 has them: each run with a step and a begin of its own."""
     generator = torch.Generator().manual_seed(seed)
@@ -95,20 +100,54 @@ def a_byte(weight: Tensor) -> Tensor:
     return weight.double().abs().amax(-1, keepdim=True).div(REACH).mul(rounded)
 
 
-@given(n=WIDTHS, k=WIDTHS, seed=SEEDS, exponent=st.sampled_from(EXPONENTS))
+@given(
+    n=WIDTHS,
+    k=WIDTHS,
+    seed=SEEDS,
+    exponent=st.sampled_from(EXPONENTS),
+    knows_inputs=st.booleans(),
+)
 def test_error_of_a_run_is_no_more_than_steps_explain(
-    w4a8: WeightKernel, n: int, k: int, seed: int, exponent: int
+    w4a8: W4A8Kernel, n: int, k: int, seed: int, exponent: int, knows_inputs: bool
 ) -> None:
     """Fifteen steps from the lowest number to the highest round each by half of one at most. What
-    is taken is no worse, weighted by size, but for the rounding of what is stored."""
+    is taken is no worse, weighted by the squares of inputs or else by size, but for the rounding of
+    what is stored."""
     weight = numbers(n, k, seed=seed) * 10.0**exponent
-    left, byte = (unpacked(w4a8, weight) - weight).double(), a_byte(weight)[:, 0]
+    sizes = numbers(1, k, seed=seed + 1)[0].abs()
+    is_weighed = knows_inputs and k < MIN_COLUMNS  # wider weights have outliers too
+    packed = w4a8.pack_for(weight, sizes) if is_weighed else w4a8.pack(weight)
+    left, byte = (w4a8.unpack(packed) - weight).double(), a_byte(weight)[:, 0]
     for first in range(0, k, RUN):
         part = weight[:, first : first + RUN].double()
-        error = (by_size(part) * left[:, first : first + RUN] ** 2).sum(-1).sqrt()
+        counted = by_size(part)
+        if is_weighed:
+            counted = sizes[first : first + RUN].double().square().expand_as(part)
+        error = (counted * left[:, first : first + RUN] ** 2).sum(-1).sqrt()
         half_step = (part.amax(-1) - part.amin(-1)) / 30
-        bound = by_size(part).sum(-1).sqrt() * (half_step * (1 + 2.0**-10) + byte + LEAST)
+        bound = counted.sum(-1).sqrt() * (half_step * (1 + 2.0**-10) + byte + LEAST)
         assert (error <= bound).all()
+
+
+@pytest.mark.parametrize("k", [64, 640])
+def test_columns_of_large_inputs_are_nearer(w4a8: W4A8Kernel, k: int) -> None:
+    """The error of y is less than without the sizes of x: of 640 columns even without outliers."""
+    weight, sizes = numbers(64, k, seed=1), torch.linspace(-3, 3, k).exp()
+    known = w4a8.pack_for(weight, sizes)
+    columns = torch.ones(k, dtype=torch.bool)
+    if known.outliers is not None:
+        columns[known.outliers[:NUM_OUTLIERS].long()] = False
+    errors = [
+        ((w4a8.unpack(each) - weight) * sizes)[:, columns].square().mean()
+        for each in (known, w4a8.pack(weight))
+    ]
+    assert errors[0] < 0.95 * errors[1]
+
+
+@pytest.mark.parametrize("size", [0.0, float("inf"), float("nan")])
+def test_sizes_that_say_nothing_are_as_none(w4a8: W4A8Kernel, size: float) -> None:
+    weight, sizes = numbers(16, 64, seed=1), torch.full((64,), size)
+    assert torch.equal(w4a8.pack_for(weight, sizes).packed, w4a8.pack(weight).packed)
 
 
 @given(n=ROWS, k=st.integers(1, 12), seed=SEEDS)

@@ -22,12 +22,13 @@ void run_one() {
     int64_t* indices = fresh<int64_t>(3);
     char* rows = fresh<char>(3 * k * size);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    quire_w4a8_pack(weight, is_bf16, outliers, n, k, packed, num_threads);
+    float* importance = below(2) ? fresh<float>(k) : nullptr;
+    quire_w4a8_pack(weight, is_bf16, outliers, importance, n, k, packed, num_threads);
     quire_w4a8(x, is_bf16, m, packed, outliers, bias, n, k, y, scratch, num_threads);
     if (!quire_w4a8_rows(indices, 3, packed, outliers, is_bf16, n, k, rows)) abort();
     indices[2] = n;
     if (quire_w4a8_rows(indices, 3, packed, outliers, is_bf16, n, k, rows)) abort();
-    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows, outliers};
+    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows, outliers, importance};
     give_back(taken);
 }
 

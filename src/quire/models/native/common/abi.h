@@ -135,10 +135,11 @@ QUIRE_FUNCTION(bool, quire_w8a8_rows,
 
 // Returns the lines of 64 bytes of a panel of 16 rows of W, without its outliers.
 QUIRE_FUNCTION(int64_t, quire_w4a8_lines, (int64_t k))
-// Quantises and packs. packed: ceil(N / 16) panels.
+// Quantises and packs. importance: of the squared error of each column; null if none is known. packed:
+// ceil(N / 16) panels.
 QUIRE_FUNCTION(void, quire_w4a8_pack,
-               (const void* weight, bool is_bf16, const int32_t* outliers, int64_t n, int64_t k,
-                uint8_t* packed, int64_t num_threads))
+               (const void* weight, bool is_bf16, const int32_t* outliers, const float* importance,
+                int64_t n, int64_t k, uint8_t* packed, int64_t num_threads))
 // y = x W^T + bias, with the scratch of w8a8.
 QUIRE_FUNCTION(void, quire_w4a8,
                (const void* x, bool is_bf16, int64_t m, const uint8_t* packed,

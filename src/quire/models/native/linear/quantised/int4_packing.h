@@ -2,8 +2,8 @@
 //
 // A run's numbers are about begin + step * nibble. Nibbles are first spread over the run's range, or
 // a wider or narrower one; step and begin are then those of least squares for them, and the nibbles
-// the nearest for these. The range with the least error is taken. Errors count by the size of their
-// number and the mean size of the run's: what is large decides more.
+// the nearest for these. The range with the least error is taken. The importance of a column weighs its
+// squared errors; where it is not known, the size of the number and the mean size of the run's do.
 #pragma once
 
 #include "linear/quantised/int8_packing.h"
@@ -58,7 +58,9 @@ RunNumbers numbers_of(const T* row, int64_t at, const Weights& to, float by) {
         highest = __builtin_fmaxf(highest, _mm512_mask_reduce_max_ps(masks[i], out.numbers[i]));
     }
     const __m512 mean = _mm512_set1_ps(sum_of(sizes_[0], sizes_[1]) / float(larger(count, 1)));
-    for (int i = 0; i < 2; i++) out.weights[i] = _mm512_maskz_add_ps(masks[i], sizes_[i], mean);
+    for (int i = 0; i < 2; i++)
+        out.weights[i] = to.importance ? load_some(to.importance + at + i * LANES, masks[i])
+                                       : _mm512_maskz_add_ps(masks[i], sizes_[i], mean);
     out.lowest = count ? lowest : 0;
     out.range = count ? highest - lowest : 0;
     return out;

@@ -24,6 +24,8 @@ struct Weights {
     bool in_nibbles = false;
     // OUTLIERS columns, then a bit for each column that is none of them, up to a multiple of 32.
     const int32_t* outliers = nullptr;
+    // The importance of each column's squared error while nibbles are packed; null if none is known.
+    const float* importance = nullptr;
 
     const __mmask16* others() const {
         return outliers ? (const __mmask16*)(outliers + OUTLIERS) : nullptr;

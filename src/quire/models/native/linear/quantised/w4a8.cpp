@@ -54,8 +54,10 @@ struct Nibbles {
 extern "C" int64_t quire_w4a8_lines(int64_t k) { return 1 + nibble_lines(k); }
 
 extern "C" void quire_w4a8_pack(const void* weight, bool is_bf16, const int32_t* outliers,
-                                int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
-    pack_all<Nibbles>(weight, is_bf16, {packed, n, k, true, outliers}, num_threads);
+                                const float* importance, int64_t n, int64_t k, uint8_t* packed,
+                                int64_t num_threads) {
+    const Weights to = {packed, n, k, true, outliers, importance};
+    pack_all<Nibbles>(weight, is_bf16, to, num_threads);
 }
 
 extern "C" void quire_w4a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,

@@ -67,32 +67,39 @@ class W8A8Kernel:
         `packed` is of the weight's dtype, so that a module still tells what it computes in, but
         holds [panels, lines, PANEL_ROWS, STEP_COLUMNS] bytes: a panel's first line is its scales.
         """
-        return self._packed(weight, None)
+        return self._packed(weight, None, None)
 
     def pack_for(self, weight: Tensor, sizes: Tensor) -> PackedWeight:
         """Quantise and pack a weight [N, K] as `pack` does, but for the NUM_OUTLIERS columns whose
         `sizes` [K] are the largest: there x and W are rounded to bfloat16 (LLM.int8(), Dettmers et
         al., 2022). Weights of fewer than MIN_COLUMNS have none."""
-        return self._packed(weight, _outliers(sizes) if len(sizes) >= MIN_COLUMNS else None)
+        outliers = _outliers(sizes) if len(sizes) >= MIN_COLUMNS else None
+        return self._packed(weight, outliers, sizes)
 
-    def _packed(self, weight: Tensor, outliers: Tensor | None) -> PackedWeight:
+    def _packed(
+        self, weight: Tensor, outliers: Tensor | None, sizes: Tensor | None
+    ) -> PackedWeight:
         num_rows, num_columns = weight.shape
         _check(weight, num_columns, weight.dtype)
         panels, lines = -(-num_rows // PANEL_ROWS), self.panel_lines(num_columns)
         if outliers is not None:
             lines += OUTLIER_LINES
         packed = torch.empty(panels, lines, PANEL_ROWS, STEP_COLUMNS, dtype=torch.uint8)
-        rows = weight.contiguous()
+        self._fill(packed, weight.contiguous(), outliers, sizes)
+        return PackedWeight(packed.view(weight.dtype), num_rows, num_columns, outliers=outliers)
+
+    def _fill(
+        self, packed: Tensor, rows: Tensor, outliers: Tensor | None, sizes: Tensor | None
+    ) -> None:
+        """Write rows [N, K] to `packed`; `sizes` [K] are those of x, if they are known."""
         self.pack_into(
             rows.data_ptr(),
-            weight.dtype == torch.bfloat16,
-            _address(outliers),
-            num_rows,
-            num_columns,
+            rows.dtype == torch.bfloat16,
+            address(outliers),
+            *rows.shape,
             packed.data_ptr(),
             torch.get_num_threads(),
         )
-        return PackedWeight(packed.view(weight.dtype), num_rows, num_columns, outliers=outliers)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
         """Join weights of equal K into one of all their rows, of which they become views.
@@ -122,8 +129,8 @@ class W8A8Kernel:
             x.dtype == torch.bfloat16,
             num_rows,
             weight.packed.data_ptr(),
-            _address(weight.outliers),
-            _address(bias),
+            address(weight.outliers),
+            address(bias),
             weight.num_rows,
             weight.num_columns,
             out.data_ptr(),
@@ -140,7 +147,7 @@ class W8A8Kernel:
             wanted.data_ptr(),
             wanted.numel(),
             weight.packed.data_ptr(),
-            _address(weight.outliers),
+            address(weight.outliers),
             out.dtype == torch.bfloat16,
             weight.num_rows,
             weight.num_columns,
@@ -170,7 +177,8 @@ def _have_same_outliers(weights: Sequence[PackedWeight]) -> bool:
     )
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address(tensor: Tensor | None) -> int | None:
+    """Return the address of a tensor's numbers, None for none."""
     return None if tensor is None else tensor.data_ptr()
 
 
