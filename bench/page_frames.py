@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from bench.live_cost import BLOCK_SIZE, Load
 from quire.scheduler.live.live_watch import LiveWatch
-from quire.server.app.page.routes import PageRoutes
+from quire.server.app.page.routes import router as page
 from quire.server.observability.live.live_feed import INTERVAL_S, event_of
 from quire.server.observability.live.live_view import LiveView, Moment, Shape, Told
 from quire.server.observability.live.step_figures import StepFigures
@@ -79,7 +79,7 @@ def serving(load: Load, num_blocks: int) -> Iterator[str]:
         card = {"id": "m", "kind": "generate", "status": {"value": "loaded"}}
         return JSONResponse({"data": [card]})
 
-    routes = [Route("/v1/live", live), Route("/v1/models", models), *PageRoutes().routes()]
+    routes = [Route("/v1/live", live), Route("/v1/models", models), *page.routes]
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)

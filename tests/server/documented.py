@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import httpx
 
-from quire.server.app.openapi.errors import HEADERS
+from quire.server.apis.descriptions import HEADERS
 
 UNROUTED = (404, 405)
 """What is answered for a path or a method that there is not."""
@@ -92,7 +92,7 @@ def _hold(
         assert response.status_code in (*UNROUTED, 401) or target.startswith("/docs/")
         return
     what = f"{method} {target} -> {response.status_code}"
-    assert response.status_code in found[0], f"{what} is not described in openapi/routes.py"
+    assert response.status_code in found[0], f"{what} is not described"
     description = found[0][response.status_code]
     media_type = response.headers.get("content-type", "").partition(";")[0]
     assert media_type in description.media_types, f"{what}: {media_type} is not described"

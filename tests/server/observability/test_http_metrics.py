@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.server.app.apis import ROUTE_PATHS
 from quire.server.app.middleware import OPEN_PATHS
-from quire.server.app.openapi.routes import ROUTE_PATHS
 from quire.server.config import ApiKey
 from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.http_metrics import (

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,28 +12,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from quire.engines.protocol import OpenEngine
-from quire.server.apis.api import Handlers
 from quire.server.apis.batches.line_runner import LineRunner
 from quire.server.apis.batches.queue import BatchQueue
-from quire.server.apis.batches.routes import BatchRoutes
+from quire.server.apis.batches.routes import Batches
 from quire.server.apis.batches.store import StoreLimits, open_store
 from quire.server.apis.prefixes.shared_file import load_shared_prefixes
-from quire.server.app.apis import APIS
-from quire.server.app.cache_routes import CacheRoutes
+from quire.server.apis.routing import share
+from quire.server.app.apis import ROUTE_PATHS, ROUTERS
 from quire.server.app.error_responses import error_response
 from quire.server.app.field_names import known_part
-from quire.server.app.health_routes import HealthRoutes
-from quire.server.app.introspection_routes import IntrospectionRoutes
-from quire.server.app.live.routes import LiveRoutes
 from quire.server.app.middleware import DOCS_ASSETS, RequestMiddleware
-from quire.server.app.models.routes import ModelRoutes
 from quire.server.app.openapi.document import describe
-from quire.server.app.openapi.routes import ROUTE_PATHS
-from quire.server.app.page.routes import PageRoutes
-from quire.server.app.usage.routes import UsageRoutes
+from quire.server.app.page.files import read_page_files
+from quire.server.app.page.routes import router as page
 from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation.service import Observers, Service
@@ -113,7 +107,7 @@ def build_app(
 
     def begin() -> None:
         if queue is not None:
-            queue.start(LineRunner(app.router, service))
+            queue.start(LineRunner(app, service))
         on_ready()
 
     app = FastAPIOffline(
@@ -124,7 +118,12 @@ def build_app(
         redoc_url=None,
         static_url=DOCS_ASSETS,
     )
-    app.router.routes.extend(_routes(service, queue))
+    share(app, service, Batches(service, queue))
+    for router in ROUTERS:
+        app.router.routes += router.routes  # `include_router` would match each path twice
+    if service.config.has_page:
+        read_page_files()
+        app.router.routes += page.routes
     describe(app, service.config.model.name)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -137,23 +136,6 @@ def _add_layers(app: FastAPI, service: Service) -> None:
     app.add_middleware(Compression)
     app.add_middleware(RequestMiddleware, service=service)
     _allow_pages(app, service.config.allowed_origins)
-
-
-def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
-    all_handlers: tuple[Handlers, ...] = (
-        HealthRoutes(service),
-        IntrospectionRoutes(service),
-        LiveRoutes(service),
-        ModelRoutes(service),
-        *(api.handlers(service) for api in APIS),
-        CacheRoutes(service),
-        UsageRoutes(service),
-        BatchRoutes(service, queue),
-    )
-    for handlers in all_handlers:
-        yield from handlers.routes()
-    if service.config.has_page:
-        yield from PageRoutes().routes()
 
 
 def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:
@@ -222,7 +204,16 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     refusal = RequestError(message, code=code, status=error.status_code)
     response = _error_response(request, refusal)
     response.headers.update(error.headers or {})
+    if "allow" in response.headers:  # a path has a route for each of its methods
+        response.headers["allow"] = ", ".join(sorted(_methods_of(request)))
     return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods that the path of a request has."""
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    fitting = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    return {method for each in fitting for method in each.methods or ()}
 
 
 def _error_response(request: Request, error: RequestError) -> Response:

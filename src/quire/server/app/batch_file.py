@@ -76,7 +76,7 @@ async def run_file(
             limits = LineLimits(service.config.max_body_bytes)
             files = BatchFiles(lines, log, log)
             run = BatchRun(files, limits, EVERYONE, service=service, on_end=on_end)
-            runner = LineRunner(build_app(service).router, service)
+            runner = LineRunner(build_app(service), service)
             await run.run(pending, runner, await _started(service))
     finally:
         await log.close()

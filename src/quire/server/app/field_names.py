@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from quire.server.apis.protocol.capabilities import capabilities_of
 from quire.server.apis.protocol.parse import models_in
-from quire.server.app.openapi.bodies import ALL_BODIES
+from quire.server.app.apis import ALL_BODIES
 
 _SEGMENT = re.compile(r"([A-Za-z_]+)((?:\[\d+\])*)")
 _OTHERS = (

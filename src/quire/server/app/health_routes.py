@@ -7,15 +7,23 @@ import dataclasses
 import gzip
 
 import msgspec
+from fastapi import APIRouter
 from msgspec import UNSET, UnsetType
 from prometheus_client import PROCESS_COLLECTOR
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from quire.engine.messages import EngineFacts
+from quire.server.apis.descriptions import (
+    OK,
+    Responses,
+    response,
+    responses,
+    text_content,
+)
+from quire.server.apis.routing import BareRoute, service_of, state_of
 from quire.server.app.exposition import EngineProcesses, MetricsCollector, expose
-from quire.server.app.openapi.routes import OPENMETRICS
+from quire.server.app.openapi import examples
 from quire.server.app.wire import Health, ModelInfo, ServerInfo, StartProgress, Startup, Version
 from quire.server.config import LoadTime, ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE
@@ -28,108 +36,155 @@ from quire.server.models.served_model import ServedModel
 from quire.server.tenancy.tenants import arrival_of
 from quire.version import __version__
 
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
+PROMETHEUS = f"{TEXT}; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 READY = "ready"
 NOT_READY = ("down", "draining", "loading", "restarting", "stuck")
 """The states of a server that takes no requests, or not all: the first that holds is told."""
 
+router = APIRouter(tags=["Server"], route_class=BareRoute)
 
-class HealthRoutes:
-    """Handlers of probes: a failed liveness asks for a restart, a failed readiness for no traffic,
-    a failed startup for patience."""
+
+class Collectors:
+    """The collectors of the server's metrics."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
-        self._collectors = (
+        self.all = (
             MetricsCollector(service),
             service.metrics.http,
             PROCESS_COLLECTOR,
             EngineProcesses(service),
         )
 
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that these handlers serve."""
-        return (
-            Route("/livez", self.livez, methods=["GET"]),
-            Route("/readyz", self.readyz, methods=["GET"]),
-            Route("/health", self.readyz, methods=["GET"]),
-            Route("/ping", self.readyz, methods=["GET"]),
-            Route("/startupz", self.startupz, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/version", self.version, methods=["GET"]),
-            Route("/v1/server_info", self.server_info, methods=["GET"]),
+
+def _health(well: str, *ill: str) -> Responses:
+    described = f"`status` is one of: {', '.join(ill)}."
+    return {
+        OK: response(Health(well), description="All is well."),
+        UNAVAILABLE: response(Health(ill[0]), description=described),
+    }
+
+
+@router.get(
+    "/livez",
+    summary="Is the server alive, or should it be started again?",
+    responses=_health("alive", "down"),
+)
+async def livez(request: Request) -> Response:
+    # A restart is asked for where no model could be loaded, or the engine of any has ended.
+    service = service_of(request)
+    dead = {each.name: each.down_reason or "" for each in service.models if each.has_died}
+    reason = service.failure or next(iter(dead.values()), None)
+    if reason is None:
+        return json_response(Health("alive"))
+    return json_response(Health("down", reason, _by_model(service, dead)), status=UNAVAILABLE)
+
+
+async def readyz(request: Request) -> Response:
+    service = service_of(request)
+    by_model = {model.name: _readiness(model) for model in service.models}
+    ill = {name: status for name, status in by_model.items() if status != READY}
+    statuses = {*ill.values(), *(["draining"] if service.draining else ())}
+    status = next((each for each in NOT_READY if each in statuses), READY)
+    health = Health(status, models=_by_model(service, ill))
+    return json_response(health, status=OK if status == READY else UNAVAILABLE)
+
+
+for path in ("/readyz", "/health", "/ping"):
+    router.add_api_route(
+        path,
+        readyz,
+        methods=["GET"],
+        summary="Should this server get requests?",
+        responses=_health(READY, "loading", "draining", "restarting", "stuck", "down"),
+    )
+
+
+def _by_model(service: Service, told: dict[str, str]) -> dict[str, str] | UnsetType:
+    """Return what is told of models by their names, where there are several."""
+    return told if told and len(service.models) > 1 else UNSET
+
+
+@router.get(
+    "/startupz",
+    summary="Has the server started, or how far has it come?",
+    responses={
+        OK: response(Startup("started"), description="It has."),
+        UNAVAILABLE: response(
+            Startup("starting", StartProgress("weights", 1, 2, 1.5)),
+            description="`status` is starting or down.",
+        ),
+    },
+)
+async def startupz(request: Request) -> Response:
+    service = service_of(request)
+    restarting = next((each for each in service.models if each.is_restarting), None)
+    starting = service.starting_model or restarting
+    if starting is None and not service.is_down:
+        return json_response(Startup("started"))
+    phase, done, total = (starting or service.default_model).engine.progress
+    elapsed_s = round(service.sources.clock() - service.began_s, 3)
+    progress = StartProgress(phase, done, total, elapsed_s)
+    status = "restarting" if restarting is not None else "starting"
+    status = "down" if service.is_down else status
+    return json_response(Startup(status, progress), status=UNAVAILABLE)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics in Prometheus' text format, or in OpenMetrics where `Accept` names it.",
+    responses=responses(
+        text_content(examples.METRICS_TEXT, TEXT),
+        text_content(f"{examples.METRICS_TEXT}# EOF\n", OPENMETRICS),
+    ),
+)
+async def metrics(request: Request) -> Response:
+    for model in service_of(request).models:
+        if model.state is ModelState.FAILED:
+            model.metrics.on_down()
+    as_openmetrics = takes(request.headers.get("accept", ""), OPENMETRICS)
+    body = expose(state_of(request, Collectors).all, as_openmetrics=as_openmetrics)
+    headers = {"vary": "accept, accept-encoding"}
+    if takes(request.headers.get("accept-encoding", ""), GZIP):
+        body = await asyncio.to_thread(gzip.compress, body, LEVEL)
+        headers["content-encoding"] = GZIP
+    media_type = OPENMETRICS_1 if as_openmetrics else PROMETHEUS
+    return Response(body, media_type=media_type, headers=headers)
+
+
+@router.get(
+    "/version", summary="The version of the server.", responses=responses(Version(__version__))
+)
+async def version(request: Request) -> Response:
+    return json_response(Version(__version__))
+
+
+@router.get(
+    "/v1/server_info",
+    summary="Facts of the model and the engine, and the configuration without what is secret; for "
+    "the admin key, where there is one.",
+    responses=responses(examples.SERVER_INFO),
+)
+async def server_info(request: Request) -> Response:
+    service = service_of(request)
+    service.tenants.check_admin(arrival_of(request).tenant)
+    config = service.config
+    infos = tuple(_model_info(each) for each in service.models)
+    return json_response(
+        ServerInfo(
+            version=__version__,
+            phase=service.default_model.engine.phase,
+            facts=infos[0].facts,
+            startup_s=infos[0].startup_s,
+            memory=infos[0].memory,
+            sampling_defaults=infos[0].sampling_defaults,
+            config=_shown(config, "models")
+            | infos[0].config
+            | {"num_api_keys": len(config.api_keys)},
+            models=infos,
         )
-
-    async def livez(self, request: Request) -> Response:
-        """Ask for a restart where no model could be loaded, or the engine of any has ended."""
-        service = self._service
-        dead = {each.name: each.down_reason or "" for each in service.models if each.has_died}
-        reason = service.failure or next(iter(dead.values()), None)
-        if reason is None:
-            return json_response(Health("alive"))
-        return json_response(Health("down", reason, self._by_model(dead)), status=UNAVAILABLE)
-
-    async def readyz(self, request: Request) -> Response:
-        by_model = {model.name: _readiness(model) for model in self._service.models}
-        ill = {name: status for name, status in by_model.items() if status != READY}
-        statuses = {*ill.values(), *(["draining"] if self._service.draining else ())}
-        status = next((each for each in NOT_READY if each in statuses), READY)
-        health = Health(status, models=self._by_model(ill))
-        return json_response(health, status=200 if status == READY else UNAVAILABLE)
-
-    def _by_model(self, told: dict[str, str]) -> dict[str, str] | UnsetType:
-        """Return what is told of models by their names, where there are several."""
-        return told if told and len(self._service.models) > 1 else UNSET
-
-    async def startupz(self, request: Request) -> Response:
-        service = self._service
-        restarting = next((each for each in service.models if each.is_restarting), None)
-        starting = service.starting_model or restarting
-        if starting is None and not service.is_down:
-            return json_response(Startup("started"))
-        phase, done, total = (starting or service.default_model).engine.progress
-        elapsed_s = round(service.sources.clock() - service.began_s, 3)
-        progress = StartProgress(phase, done, total, elapsed_s)
-        status = "restarting" if restarting is not None else "starting"
-        status = "down" if service.is_down else status
-        return json_response(Startup(status, progress), status=UNAVAILABLE)
-
-    async def metrics(self, request: Request) -> Response:
-        for model in self._service.models:
-            if model.state is ModelState.FAILED:
-                model.metrics.on_down()
-        as_openmetrics = takes(request.headers.get("accept", ""), OPENMETRICS)
-        body = expose(self._collectors, as_openmetrics=as_openmetrics)
-        headers = {"vary": "accept, accept-encoding"}
-        if takes(request.headers.get("accept-encoding", ""), GZIP):
-            body = await asyncio.to_thread(gzip.compress, body, LEVEL)
-            headers["content-encoding"] = GZIP
-        media_type = OPENMETRICS_1 if as_openmetrics else PROMETHEUS
-        return Response(body, media_type=media_type, headers=headers)
-
-    async def version(self, request: Request) -> Response:
-        return json_response(Version(__version__))
-
-    async def server_info(self, request: Request) -> Response:
-        """Answer with facts and configuration, without what is secret."""
-        self._service.tenants.check_admin(arrival_of(request).tenant)
-        config, model = self._service.config, self._service.default_model
-        infos = tuple(_model_info(each) for each in self._service.models)
-        return json_response(
-            ServerInfo(
-                version=__version__,
-                phase=model.engine.phase,
-                facts=infos[0].facts,
-                startup_s=infos[0].startup_s,
-                memory=infos[0].memory,
-                sampling_defaults=infos[0].sampling_defaults,
-                config=_shown(config, "models")
-                | infos[0].config
-                | {"num_api_keys": len(config.api_keys)},
-                models=infos,
-            )
-        )
+    )
 
 
 def _readiness(model: ServedModel) -> str:

@@ -2,48 +2,81 @@
 
 from dataclasses import replace
 
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from quire.server.apis.anthropic import examples
 from quire.server.apis.anthropic.inputs import count_tokens, parse_message
+from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.apis.anthropic.writer import MessageWriter
+from quire.server.apis.descriptions import (
+    GENERATION_HEADERS,
+    LOAD_REPORT,
+    STREAMED,
+    TOKENIZES,
+    WARNINGS,
+    event_content,
+    json_body,
+    parameter,
+    responses,
+)
 from quire.server.apis.openai.response import GenerationResponse
+from quire.server.apis.routing import BareRoute, service_of
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
-from quire.server.generation.service import Service
 from quire.server.http.endpoints import COUNT_TOKENS, MESSAGES
 
 MAX_SHOWN_CHARS = 200
+_BETAS = parameter(
+    "anthropic-beta",
+    "header",
+    "Betas of Anthropic's API; Quire acts on none, and X-Quire-Warnings names them.",
+    "interleaved-thinking-2025-05-14",
+)
+
+router = APIRouter(tags=["Anthropic"], route_class=BareRoute)
 
 
-class MessageRoutes:
-    """Handlers of the routes of Anthropic's API."""
+@router.post(
+    MESSAGES,
+    summary="The next message of a conversation, as Anthropic's API has it.",
+    responses=responses(
+        examples.MESSAGE,
+        event_content(examples.MESSAGE_EVENTS, *examples.EVENT_TYPES),
+        description=STREAMED,
+        with_headers=(*GENERATION_HEADERS, "request-id"),
+        errors=TOKENIZES,
+    ),
+    openapi_extra={
+        "parameters": [LOAD_REPORT, _BETAS],
+        **json_body(MessagesRequest, examples=examples.MESSAGE_REQUESTS),
+    },
+)
+async def message(request: Request) -> Response:
+    service = service_of(request)
+    context, serving = await RequestIntake(service).context(request, parse_message, "msg")
+    context = replace(context, warnings=context.warnings + _beta_warnings(request))
+    generation = GenerationStream(context, service, serving)
+    return GenerationResponse(generation, MessageWriter(generation), service)
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._intake = RequestIntake(service)
 
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that these handlers serve."""
-        return (
-            Route(MESSAGES, self.message, methods=["POST"]),
-            Route(COUNT_TOKENS, self.count_tokens, methods=["POST"]),
-        )
-
-    async def message(self, request: Request) -> Response:
-        context, serving = await self._intake.context(request, parse_message, "msg")
-        context = replace(context, warnings=context.warnings + _beta_warnings(request))
-        generation = GenerationStream(context, self._service, serving)
-        return GenerationResponse(generation, MessageWriter(generation), self._service)
-
-    async def count_tokens(self, request: Request) -> Response:
-        response = await self._intake.answer(request, count_tokens)
-        told = response.headers.get("x-quire-warnings")
-        warnings = (*([told] if told else ()), *_beta_warnings(request))
-        if warnings:
-            response.headers["x-quire-warnings"] = "; ".join(warnings)
-        return response
+@router.post(
+    COUNT_TOKENS,
+    summary="The number of tokens that a conversation has as a prompt.",
+    responses=responses(examples.COUNT, with_headers=(WARNINGS, "request-id"), errors=TOKENIZES),
+    openapi_extra={
+        "parameters": [_BETAS],
+        **json_body(CountTokensRequest, examples=examples.COUNT_REQUESTS),
+    },
+)
+async def token_count(request: Request) -> Response:
+    response = await RequestIntake(service_of(request)).answer(request, count_tokens)
+    told = response.headers.get(WARNINGS)
+    warnings = (*([told] if told else ()), *_beta_warnings(request))
+    if warnings:
+        response.headers[WARNINGS] = "; ".join(warnings)
+    return response
 
 
 def _beta_warnings(request: Request) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Files and batches as they are shown."""
 
 from quire.server.apis.batches.protocol import BatchList, BatchObject, FileList, FileObject
-from quire.server.apis.route_doc import CREATED_S
+from quire.server.apis.descriptions import CREATED_S
 
 FILE = FileObject(
     id="file-0123456789abcdef",

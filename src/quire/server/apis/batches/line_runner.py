@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
-from starlette.types import ASGIApp, Message, Scope
+from starlette.applications import Starlette
+from starlette.types import Message, Scope
 
 from quire.server.errors import SERVER_ERROR, RequestError, error_body
 from quire.server.generation.service import Service
@@ -51,10 +52,10 @@ class _Gathered:
 
 
 class LineRunner:
-    """Runs lines by the routes of `app`, which is the application without its middleware: that
+    """Runs lines by the routes of `app`, without its middleware: that
     nobody connects needs no key, no log of access and no count of HTTP requests."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: Starlette, service: Service) -> None:
         self._app = app
         self._service = service
 
@@ -66,9 +67,9 @@ class LineRunner:
         gathered = _Gathered()
         try:
             _refuse_unfit(body)
-            scope = _scope(url, len(body), arrival)
+            scope = _scope(self._app, url, len(body), arrival)
             with used_model(scope):
-                await self._app(scope, _Body(body).receive, gathered.send)
+                await self._app.router(scope, _Body(body).receive, gathered.send)
         except RequestError as error:
             return LineAnswer(error.status, error_body(error), request_id, error.retry_after_s)
         except Exception:
@@ -108,7 +109,7 @@ def _refuse_unfit(body: bytes) -> None:
         )
 
 
-def _scope(url: str, num_bytes: int, arrival: Arrival) -> Scope:
+def _scope(app: Starlette, url: str, num_bytes: int, arrival: Arrival) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -125,5 +126,6 @@ def _scope(url: str, num_bytes: int, arrival: Arrival) -> Scope:
         ],
         "client": None,
         "server": None,
+        "app": app,
         ARRIVAL: arrival,
     }

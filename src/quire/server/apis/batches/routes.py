@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
+from quire.server.apis.batches import examples
 from quire.server.apis.batches.protocol import (
     MAX_KEPT_S,
     MIN_KEPT_S,
@@ -22,7 +22,15 @@ from quire.server.apis.batches.protocol import (
 from quire.server.apis.batches.queue import BatchQueue
 from quire.server.apis.batches.store import INPUT, StoredBatch
 from quire.server.apis.batches.upload import Upload, UploadLimits, uploaded
+from quire.server.apis.descriptions import (
+    READS_A_BODY,
+    json_body,
+    parameter,
+    responses,
+    text_content,
+)
 from quire.server.apis.protocol.parse import validate
+from quire.server.apis.routing import BareRoute, service_of, state_of
 from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError
 from quire.server.generation.service import Service
 from quire.server.http.json_object import parse_object
@@ -38,156 +46,245 @@ MAX_UPLOADS, MAX_OWN_UPLOADS = 16, 4
 MAX_FILES_LISTED, MAX_BATCHES_LISTED, BATCHES_LISTED = 10_000, 100, 20
 CHUNK_BYTES = 256 * 1024
 OCTETS = "application/octet-stream"
+_FILE, _BATCH = "/v1/files/{name}", "/v1/batches/{name}"
+_FILE_NAME = parameter("name", "path", "The id of the file.", examples.FILE.id)
+_BATCH_NAME = parameter("name", "path", "The id of the batch.", examples.BATCH.id)
+_PAGE = (
+    parameter("limit", "query", "So many items at most.", "20", "^[1-9][0-9]{0,4}$"),
+    parameter("after", "query", "The id of the item before the first.", "file-1"),
+)
+_UPLOAD_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "contentMediaType": OCTETS},
+        "purpose": {"const": INPUT},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": {
+            "type": "integer",
+            "minimum": MIN_KEPT_S,
+            "maximum": MAX_KEPT_S,
+        },
+    },
+    "additionalProperties": False,
+}
 
-Listed = TypeVar("Listed", FileObject, BatchObject)
+router = APIRouter(tags=["Batches"], route_class=BareRoute)
 
 
-class BatchRoutes:
-    """Handlers of files and batches; without a queue each says that the server has none."""
+class Batches:
+    """The queue of batches, if the server has one, and the owners of files that are uploaded."""
 
-    def __init__(self, service: Service, queue: BatchQueue | None) -> None:
-        self._service = service
-        self._given_queue = queue
-        self._uploads: list[str] = []
-
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that these handlers serve."""
-        return (
-            Route("/v1/files", self.files, methods=["GET", "POST"]),
-            Route("/v1/files/{name}", self.file, methods=["GET", "DELETE"]),
-            Route("/v1/files/{name}/content", self.content, methods=["GET"]),
-            Route("/v1/batches", self.batches, methods=["GET", "POST"]),
-            Route("/v1/batches/{name}", self.batch, methods=["GET"]),
-            Route("/v1/batches/{name}/cancel", self.cancel, methods=["POST"]),
-        )
+    def __init__(self, service: Service, queue: BatchQueue | None = None) -> None:
+        self._queue = queue
+        self.uploads: list[str] = []
 
     @property
-    def _queue(self) -> BatchQueue:
-        if self._given_queue is None:
+    def queue(self) -> BatchQueue:
+        """The queue. Raises RequestError without one."""
+        if self._queue is None:
             raise RequestError(
                 "This server was started without --batch-dir.",
                 code="batches_off",
                 status=NOT_FOUND,
             )
-        return self._given_queue
+        return self._queue
 
-    async def files(self, request: Request) -> Response:
-        store, owner = self._queue.store, _owner(request)
-        if request.method == "POST":
-            return await self._upload(request, owner)
-        query = query_of(request, "after", "limit", "order", "purpose")
-        found = [each.file for each in store.files.values() if each.owner == owner]
-        purpose = query.get("purpose", "")
-        found = [each for each in found if purpose in ("", each.purpose)]
-        found.sort(key=lambda each: (each.created_at, each.id), reverse=is_newest_first(query))
-        limit = limit_of(query, MAX_FILES_LISTED, MAX_FILES_LISTED)
-        page, has_more = page_of(found, query, limit)
-        first, last = _ends(page)
-        return json_response(
-            FileList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
+
+@router.get(
+    "/v1/files",
+    summary="One's own files.",
+    responses=responses(examples.FILES, errors=(NOT_FOUND,)),
+    openapi_extra={
+        "parameters": [
+            *_PAGE,
+            parameter("order", "query", "Newest first: `desc`; or `asc`.", "desc", "^(asc|desc)$"),
+            parameter("purpose", "query", "Files of this purpose alone.", "batch"),
+        ]
+    },
+)
+async def files(request: Request) -> Response:
+    store, owner = _queue(request).store, _owner(request)
+    query = query_of(request, "after", "limit", "order", "purpose")
+    found = [each.file for each in store.files.values() if each.owner == owner]
+    purpose = query.get("purpose", "")
+    found = [each for each in found if purpose in ("", each.purpose)]
+    found.sort(key=lambda each: (each.created_at, each.id), reverse=is_newest_first(query))
+    limit = limit_of(query, MAX_FILES_LISTED, MAX_FILES_LISTED)
+    page, has_more = page_of(found, query, limit)
+    first, last = _ends(page)
+    return json_response(
+        FileList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
+    )
+
+
+@router.post(
+    "/v1/files",
+    summary="Upload a file of requests for a batch.",
+    responses=responses(examples.FILE, errors=(*READS_A_BODY, NOT_FOUND, TOO_MANY)),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}},
+        }
+    },
+)
+async def upload_file(request: Request) -> Response:
+    service, batches, owner = service_of(request), state_of(request, Batches), _owner(request)
+    store = batches.queue.store
+    service.check_open()
+    if len(batches.uploads) >= MAX_UPLOADS or batches.uploads.count(owner) >= MAX_OWN_UPLOADS:
+        message = f"{len(batches.uploads)} files are being uploaded: try again."
+        raise Overloaded(message, None, code="rate_limit_exceeded", status=TOO_MANY)
+    limits = UploadLimits(
+        service.config.max_upload_bytes,
+        service.config.http,
+        service.cut_off.done,
+        lambda num_bytes: store.check_room(owner, num_bytes),
+    )
+    batches.uploads.append(owner)
+    try:
+        async with uploaded(request, limits) as upload:
+            file = _file_object(service, upload, store.limits.kept_s)
+            await store.add_file(owner, file, upload.source)
+    finally:
+        batches.uploads.remove(owner)
+    return json_response(file)
+
+
+@router.get(
+    _FILE,
+    summary="A file of one's own.",
+    responses=responses(examples.FILE, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_FILE_NAME]},
+)
+async def file(request: Request) -> Response:
+    store = _queue(request).store
+    return json_response(store.find_file(_owner(request), _name(request)))
+
+
+@router.delete(
+    _FILE,
+    summary="Delete a file of one's own.",
+    responses=responses(FileDeleted(examples.FILE.id), errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_FILE_NAME]},
+)
+async def delete_file(request: Request) -> Response:
+    store = _queue(request).store
+    found = store.find_file(_owner(request), _name(request))
+    await store.delete_file(found.id)
+    return json_response(FileDeleted(found.id))
+
+
+@router.get(
+    f"{_FILE}/content",
+    summary="The content of a file of one's own.",
+    responses=responses(text_content('{"custom_id": "1"}', OCTETS), errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_FILE_NAME]},
+)
+async def content(request: Request) -> Response:
+    store = _queue(request).store
+    found = store.find_file(_owner(request), _name(request))
+    headers = {"content-length": str(found.bytes)}
+    return StreamingResponse(_read(store.content(found.id)), headers=headers, media_type=OCTETS)
+
+
+@router.get(
+    "/v1/batches",
+    summary="One's own batches, the newest first.",
+    responses=responses(examples.BATCHES, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [*_PAGE]},
+)
+async def batches(request: Request) -> Response:
+    store, owner = _queue(request).store, _owner(request)
+    query = query_of(request, "after", "limit")
+    found = [each.batch for each in store.batches.values() if each.owner == owner]
+    found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
+    page, has_more = page_of(found, query, limit_of(query, BATCHES_LISTED, MAX_BATCHES_LISTED))
+    first, last = _ends(page)
+    return json_response(
+        BatchList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
+    )
+
+
+@router.post(
+    "/v1/batches",
+    summary="Run the requests of a file when live requests leave room for them.",
+    responses=responses(examples.BATCH, errors=(*READS_A_BODY, NOT_FOUND)),
+    openapi_extra=json_body(BatchRequest),
+)
+async def create(request: Request) -> Response:
+    service, store, owner = service_of(request), _queue(request).store, _owner(request)
+    body = await service.bodies.read(request, MAX_BATCH_BYTES)
+    service.check_open()
+    given = validate(parse_object(body), BatchRequest)
+    found = store.find_file(owner, given.input_file_id)
+    if found.purpose != INPUT:
+        raise RequestError(
+            f"The purpose of the file is {found.purpose!r}, must be {INPUT!r}.",
+            param="input_file_id",
         )
+    store.check_batches(owner)
+    now = int(service.sources.now())
+    kept = given.output_expires_after
+    batch = BatchObject(
+        id=f"batch_{service.sources.random_bytes(12).hex()}",
+        endpoint=given.endpoint,
+        input_file_id=found.id,
+        completion_window=given.completion_window,
+        created_at=now,
+        expires_at=now + COMPLETION_S,
+        metadata=given.metadata,
+    )
+    kept_s = store.limits.kept_s if kept is None else kept.seconds
+    await store.save_batch(StoredBatch(owner, batch, kept_s))
+    return json_response(batch)
 
-    async def _upload(self, request: Request, owner: str) -> Response:
-        self._service.check_open()
-        if len(self._uploads) >= MAX_UPLOADS or self._uploads.count(owner) >= MAX_OWN_UPLOADS:
-            message = f"{len(self._uploads)} files are being uploaded: try again."
-            raise Overloaded(message, None, code="rate_limit_exceeded", status=TOO_MANY)
-        store = self._queue.store
-        limits = UploadLimits(
-            self._service.config.max_upload_bytes,
-            self._service.config.http,
-            self._service.cut_off.done,
-            lambda num_bytes: store.check_room(owner, num_bytes),
+
+@router.get(
+    _BATCH,
+    summary="How far a batch of one's own is.",
+    responses=responses(examples.BATCH, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_BATCH_NAME]},
+)
+async def batch(request: Request) -> Response:
+    found = _queue(request).store.find_batch(_owner(request), _name(request))
+    return json_response(found.batch)
+
+
+@router.post(
+    f"{_BATCH}/cancel",
+    summary="Cancel a batch of one's own; what is answered stays.",
+    responses=responses(examples.BATCH, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_BATCH_NAME]},
+)
+async def cancel(request: Request) -> Response:
+    queue, owner, name = _queue(request), _owner(request), _name(request)
+    found = queue.store.find_batch(owner, name)
+    if found.batch.status in ("validating", "in_progress"):
+        await queue.cancel(found)
+    elif found.batch.status not in ("cancelling", "cancelled"):
+        raise RequestError(
+            f"The batch is {found.batch.status}: there is nothing to cancel.",
+            code="batch_not_cancellable",
         )
-        self._uploads.append(owner)
-        try:
-            async with uploaded(request, limits) as upload:
-                file = self._file(upload)
-                await store.add_file(owner, file, upload.source)
-        finally:
-            self._uploads.remove(owner)
-        return json_response(file)
+    return json_response(queue.store.find_batch(owner, name).batch)
 
-    def _file(self, upload: Upload) -> FileObject:
-        now = int(self._service.sources.now())
-        return FileObject(
-            id=f"file-{self._service.sources.random_bytes(12).hex()}",
-            bytes=upload.num_bytes,
-            created_at=now,
-            expires_at=now + _kept_s(upload.fields, self._queue.store.limits.kept_s),
-            filename=upload.name,
-            purpose=INPUT,
-        )
 
-    async def file(self, request: Request) -> Response:
-        store = self._queue.store
-        file = store.find_file(_owner(request), _name(request))
-        if request.method != "DELETE":
-            return json_response(file)
-        await store.delete_file(file.id)
-        return json_response(FileDeleted(file.id))
+def _queue(request: Request) -> BatchQueue:
+    return state_of(request, Batches).queue
 
-    async def content(self, request: Request) -> Response:
-        store = self._queue.store
-        file = store.find_file(_owner(request), _name(request))
-        headers = {"content-length": str(file.bytes)}
-        return StreamingResponse(_read(store.content(file.id)), headers=headers, media_type=OCTETS)
 
-    async def batches(self, request: Request) -> Response:
-        store, owner = self._queue.store, _owner(request)
-        if request.method == "POST":
-            return await self._create(request, owner)
-        query = query_of(request, "after", "limit")
-        found = [each.batch for each in store.batches.values() if each.owner == owner]
-        found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
-        page, has_more = page_of(found, query, limit_of(query, BATCHES_LISTED, MAX_BATCHES_LISTED))
-        first, last = _ends(page)
-        return json_response(
-            BatchList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
-        )
-
-    async def _create(self, request: Request, owner: str) -> Response:
-        body = await self._service.bodies.read(request, MAX_BATCH_BYTES)
-        self._service.check_open()
-        store = self._queue.store
-        given = validate(parse_object(body), BatchRequest)
-        file = store.find_file(owner, given.input_file_id)
-        if file.purpose != INPUT:
-            raise RequestError(
-                f"The purpose of the file is {file.purpose!r}, must be {INPUT!r}.",
-                param="input_file_id",
-            )
-        store.check_batches(owner)
-        now = int(self._service.sources.now())
-        kept = given.output_expires_after
-        batch = BatchObject(
-            id=f"batch_{self._service.sources.random_bytes(12).hex()}",
-            endpoint=given.endpoint,
-            input_file_id=file.id,
-            completion_window=given.completion_window,
-            created_at=now,
-            expires_at=now + COMPLETION_S,
-            metadata=given.metadata,
-        )
-        kept_s = store.limits.kept_s if kept is None else kept.seconds
-        await store.save_batch(StoredBatch(owner, batch, kept_s))
-        return json_response(batch)
-
-    async def batch(self, request: Request) -> Response:
-        found = self._queue.store.find_batch(_owner(request), _name(request))
-        return json_response(found.batch)
-
-    async def cancel(self, request: Request) -> Response:
-        queue, owner, name = self._queue, _owner(request), _name(request)
-        found = queue.store.find_batch(owner, name)
-        if found.batch.status in ("validating", "in_progress"):
-            await queue.cancel(found)
-        elif found.batch.status not in ("cancelling", "cancelled"):
-            raise RequestError(
-                f"The batch is {found.batch.status}: there is nothing to cancel.",
-                code="batch_not_cancellable",
-            )
-        return json_response(queue.store.find_batch(owner, name).batch)
+def _file_object(service: Service, upload: Upload, most_s: int) -> FileObject:
+    now = int(service.sources.now())
+    return FileObject(
+        id=f"file-{service.sources.random_bytes(12).hex()}",
+        bytes=upload.num_bytes,
+        created_at=now,
+        expires_at=now + _kept_s(upload.fields, most_s),
+        filename=upload.name,
+        purpose=INPUT,
+    )
 
 
 def _owner(request: Request) -> str:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.descriptions import CREATED_S
 from quire.server.apis.embeddings.protocol import Embedding, EmbeddingList, EmbeddingUsage
-from quire.server.apis.route_doc import CREATED_S
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 
 EMBEDDING_REQUESTS: Mapping[str, Mapping[str, object]] = {

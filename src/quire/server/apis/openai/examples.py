@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from quire.server.apis.descriptions import CREATED_S, event_text
 from quire.server.apis.openai.wire import (
     ChatBody,
     ChatChoice,
@@ -15,7 +16,6 @@ from quire.server.apis.openai.wire import (
     RenderedPrompt,
     RenderedSampling,
 )
-from quire.server.apis.route_doc import CREATED_S, events
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.generation.usage import CachedTokens, QuireAccount, Timing, Usage
 
@@ -129,14 +129,14 @@ RENDERED = Rendered(
     RenderedSampling(1, 1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None, 0, (), (), (1,)),
 )
 
-COMPLETION_EVENTS = events(
+COMPLETION_EVENTS = event_text(
     CompletionBody(_COMPLETION_ID, CREATED_S, MODEL, (CompletionChoice(0, " there"),)),
     CompletionBody(
         _COMPLETION_ID, CREATED_S, MODEL, (CompletionChoice(0, " was", finish_reason="length"),)
     ),
 )
 
-CHAT_EVENTS = events(
+CHAT_EVENTS = event_text(
     ChatChunk(_CHAT_ID, CREATED_S, MODEL, (ChatChunkChoice(0, ChatDelta(role="assistant")),)),
     ChatChunk(
         _CHAT_ID,

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from itertools import count
 
+from quire.server.apis.descriptions import CREATED_S
 from quire.server.apis.responses import stream_events as events
 from quire.server.apis.responses.asked import asked_of
 from quire.server.apis.responses.builder import BodyBuilder, Origin
 from quire.server.apis.responses.protocol import ItemList, MessageItem, OutputText, ResponsesRequest
 from quire.server.apis.responses.stream_events import StreamEvent, encode_event
-from quire.server.apis.route_doc import CREATED_S
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.generation.usage import CachedTokens, Usage
 

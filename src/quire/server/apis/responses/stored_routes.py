@@ -1,18 +1,23 @@
 """Routes of stored responses, which belong to the key that asked for them."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
 import msgspec
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from quire.server.apis.descriptions import WARNINGS, parameter, responses
 from quire.server.apis.protocol.parse import unsupported
+from quire.server.apis.responses import examples
 from quire.server.apis.responses.lookup import input_item_id
 from quire.server.apis.responses.protocol import Included, ItemList, ResponseDeleted
+from quire.server.apis.responses.storage import ResponseStorage
 from quire.server.apis.responses.store import ResponseStore, StoredResponse
+from quire.server.apis.routing import BareRoute, state_of
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.endpoints import RESPONSES
 from quire.server.http.json_responses import JSON, json_response
@@ -25,80 +30,117 @@ MAX_SHOWN_CHARS = 128
 ITEMS_LISTED, MAX_ITEMS_LISTED = 20, 100
 _INCLUDE = ("include", "include[]")
 
+_PATH = f"{RESPONSES}/{{name}}"
+_NAME_PARAMETER = parameter("name", "path", "The id of the response.", examples.RESPONSE_ID)
+_INCLUDE_PARAMETER = parameter(
+    "include",
+    "query",
+    "Accepted without effect: a response keeps what it was asked with.",
+    "message.output_text.logprobs",
+    f"^({'|'.join(map(re.escape, get_args(Included)))})$",
+)
+router = APIRouter(tags=["Responses"], route_class=BareRoute)
 
-class StoredRoutes:
-    """Handlers of stored responses."""
 
-    def __init__(self, store: ResponseStore) -> None:
-        self._store = store
+@router.get(
+    _PATH,
+    summary="A stored response of one's own, as it is now.",
+    responses=responses(examples.RESPONSE, with_headers=(WARNINGS,), errors=(NOT_FOUND,)),
+    openapi_extra={
+        "parameters": [
+            _NAME_PARAMETER,
+            _INCLUDE_PARAMETER,
+            parameter("stream", "query", "`true` is refused.", "false", "^(true|false)$"),
+        ]
+    },
+)
+async def retrieve(request: Request) -> Response:
+    known = ("stream", "starting_after", "include_obfuscation", *_INCLUDE)
+    query = query_of(request, *known)
+    for name in ("stream", "include_obfuscation"):
+        if flag_of(query, name):
+            raise unsupported(name, "of a stored response; ask for it until it has ended")
+    if "starting_after" in query:
+        raise unsupported("starting_after", "without a stream")
+    return await _told(_own(request), _included(request))
 
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that these handlers serve."""
-        path = f"{RESPONSES}/{{name}}"
-        return (
-            Route(path, self.retrieve, methods=["GET", "DELETE"]),
-            Route(f"{path}/cancel", self.cancel, methods=["POST"]),
-            Route(f"{path}/input_items", self.input_items, methods=["GET"]),
-        )
 
-    async def retrieve(self, request: Request) -> Response:
-        if request.method == "DELETE":
-            return self._delete(request)
-        known = ("stream", "starting_after", "include_obfuscation", *_INCLUDE)
-        query = query_of(request, *known)
-        for name in ("stream", "include_obfuscation"):
-            if flag_of(query, name):
-                raise unsupported(name, "of a stored response; ask for it until it has ended")
-        if "starting_after" in query:
-            raise unsupported("starting_after", "without a stream")
-        return await _told(self._own(request), _included(request))
+@router.delete(
+    _PATH,
+    summary="Forget a stored response of one's own; one that runs ends.",
+    responses=responses(ResponseDeleted(examples.RESPONSE_ID), errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_NAME_PARAMETER]},
+)
+async def delete(request: Request) -> Response:
+    query_of(request)
+    response = _own(request)
+    _store(request).remove(_owner(request), response.id)
+    if response.run is not None:
+        response.run.stop()
+    return json_response(ResponseDeleted(response.id))
 
-    def _delete(self, request: Request) -> Response:
-        """Forget a response, and end it where it runs."""
-        query_of(request)
-        response = self._own(request)
-        self._store.remove(_owner(request), response.id)
-        if response.run is not None:
-            response.run.stop()
-        return json_response(ResponseDeleted(response.id))
 
-    async def cancel(self, request: Request) -> Response:
-        """End a response that runs without a connection; one that has ended stays as it is."""
-        query_of(request)
-        response = self._own(request)
-        if not response.body.background:
-            raise RequestError(
-                "Only a response that was asked for with 'background' can be cancelled; end the "
-                "others by their connection.",
-                code="not_in_background",
-            )
-        if response.run is not None:
-            await response.run.cancel()
-        return await _told(self._own(request), {})
-
-    async def input_items(self, request: Request) -> Response:
-        """Answer with a page of the items of the response's own input."""
-        query = query_of(request, "limit", "order", "after", *_INCLUDE)
-        items = _listed(self._own(request))
-        if is_newest_first(query):
-            items.reverse()
-        page, has_more = page_of(items, query, limit_of(query, ITEMS_LISTED, MAX_ITEMS_LISTED))
-        first, last = (page[0].id, page[-1].id) if page else (None, None)
-        body = ItemList(tuple(each.raw for each in page), first, last, has_more)
-        return json_response(body, headers=dict(_included(request)))
-
-    def _own(self, request: Request) -> StoredResponse:
-        """Return the client's own response that the path names. Raises RequestError."""
-        name = str(request.path_params["name"])
-        found = self._store.find(_owner(request), name)
-        if found is not None:
-            return found
-        off = "" if self._store.is_on else " (--response-store-bytes 0 stores none)"
+@router.post(
+    f"{_PATH}/cancel",
+    summary="End a response of one's own that runs in the background; what there is of it stays.",
+    responses=responses(examples.RESPONSE, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_NAME_PARAMETER]},
+)
+async def cancel(request: Request) -> Response:
+    query_of(request)
+    response = _own(request)
+    if not response.body.background:
         raise RequestError(
-            f"No response {name[:MAX_SHOWN_CHARS]!r} of yours is stored{off}.",
-            code="response_not_found",
-            status=NOT_FOUND,
+            "Only a response that was asked for with 'background' can be cancelled; end the "
+            "others by their connection.",
+            code="not_in_background",
         )
+    if response.run is not None:
+        await response.run.cancel()
+    return await _told(_own(request), {})
+
+
+@router.get(
+    f"{_PATH}/input_items",
+    summary="The items of a stored response's own input.",
+    responses=responses(examples.INPUT_ITEMS, with_headers=(WARNINGS,), errors=(NOT_FOUND,)),
+    openapi_extra={
+        "parameters": [
+            _NAME_PARAMETER,
+            _INCLUDE_PARAMETER,
+            parameter("limit", "query", "So many items at most.", "20", "^([1-9][0-9]?|100)$"),
+            parameter("after", "query", "The id of the item before the first.", examples.INPUT_ID),
+            parameter("order", "query", "Newest first: `desc`; or `asc`.", "asc", "^(asc|desc)$"),
+        ]
+    },
+)
+async def input_items(request: Request) -> Response:
+    query = query_of(request, "limit", "order", "after", *_INCLUDE)
+    items = _listed(_own(request))
+    if is_newest_first(query):
+        items.reverse()
+    page, has_more = page_of(items, query, limit_of(query, ITEMS_LISTED, MAX_ITEMS_LISTED))
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    body = ItemList(tuple(each.raw for each in page), first, last, has_more)
+    return json_response(body, headers=dict(_included(request)))
+
+
+def _store(request: Request) -> ResponseStore:
+    return state_of(request, ResponseStorage).store
+
+
+def _own(request: Request) -> StoredResponse:
+    """Return the client's own response that the path names. Raises RequestError."""
+    name, store = str(request.path_params["name"]), _store(request)
+    found = store.find(_owner(request), name)
+    if found is not None:
+        return found
+    off = "" if store.is_on else " (--response-store-bytes 0 stores none)"
+    raise RequestError(
+        f"No response {name[:MAX_SHOWN_CHARS]!r} of yours is stored{off}.",
+        code="response_not_found",
+        status=NOT_FOUND,
+    )
 
 
 class _ListedItem(NamedTuple):

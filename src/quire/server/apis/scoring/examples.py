@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from quire.server.apis.route_doc import CREATED_S
+from quire.server.apis.descriptions import CREATED_S
 from quire.server.apis.scoring.protocol import (
     RerankBody,
     RerankedDocument,

@@ -1,34 +1,39 @@
 """The route of the live view."""
 
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from quire.server.apis.descriptions import MODEL_QUERY, event_content, responses
+from quire.server.apis.routing import BareRoute, service_of
+from quire.server.app.live.examples import LIVE_EVENTS
 from quire.server.app.live.live_stream import LiveStream
-from quire.server.generation.service import Service
+from quire.server.errors import NOT_FOUND, TOO_MANY, UNAVAILABLE
 from quire.server.http.query import query_of
 from quire.server.models.lifecycle import ModelState
+from quire.server.observability.live.wire import LiveChanges, LiveEngine, LivePicture
 from quire.server.tenancy.tenants import arrival_of
 
-LIVE = "/v1/live"
+router = APIRouter(tags=["Introspection"], route_class=BareRoute)
 
 
-class LiveRoutes:
-    """The handler of the stream of what a model holds and does."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that this handler serves."""
-        return (Route(LIVE, self.live, methods=["GET"]),)
-
-    async def live(self, request: Request) -> Response:
-        """Answer with events until the client goes. Raises RequestError where too many look on."""
-        service = self._service
-        model = service.model_named(query_of(request, "model").get("model"))
-        service.check_open()
-        if model.is_starting or model.state is ModelState.FAILED:
-            model.check_is_loaded()
-        watcher = model.live.join(arrival_of(request).tenant)
-        return LiveStream(model, watcher, service)
+@router.get(
+    "/v1/live",
+    summary="What every block of a model holds and how far its requests are, a few times a second: "
+    "a whole picture, then what changes. Of other keys' requests only that some hold a block, "
+    "unless with the admin key.",
+    responses=responses(
+        event_content(LIVE_EVENTS, LiveEngine, LivePicture, LiveChanges),
+        description="Events without an end.",
+        errors=(NOT_FOUND, TOO_MANY, UNAVAILABLE),
+    ),
+    openapi_extra={"parameters": [MODEL_QUERY]},
+)
+async def live(request: Request) -> Response:
+    service = service_of(request)
+    model = service.model_named(query_of(request, "model").get("model"))
+    service.check_open()
+    if model.is_starting or model.state is ModelState.FAILED:
+        model.check_is_loaded()
+    watcher = model.live.join(arrival_of(request).tenant)
+    return LiveStream(model, watcher, service)

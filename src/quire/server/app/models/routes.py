@@ -1,11 +1,13 @@
 """Routes of the models: which there are, and how they are loaded and unloaded, and what
 their engines have recorded."""
 
+from fastapi import APIRouter
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from quire.server.apis.descriptions import parameter, responses
+from quire.server.apis.routing import BareRoute, service_of, state_of
 from quire.server.app.models.abilities import model_abilities, model_kind
 from quire.server.app.models.wire import (
     FlightRecordWritten,
@@ -14,7 +16,8 @@ from quire.server.app.models.wire import (
     ModelList,
     ModelStatus,
 )
-from quire.server.errors import CONFLICT, RequestError
+from quire.server.app.openapi import examples
+from quire.server.errors import CONFLICT, NOT_FOUND, SERVER_ERROR, UNAVAILABLE, RequestError
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import number_of, query_of
@@ -23,89 +26,119 @@ from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
 from quire.server.tenancy.tenants import arrival_of
 
+_MODEL = "/v1/models/{name:path}"
+_NAME = parameter("name", "path", "The model.", examples.CARD.id)
+_ENGINE = parameter("engine", "query", "The engine, of several.", "0", r"^[0-9]{1,9}$")
 
-class ModelRoutes:
-    """Handlers of the models. Who may load and unload them, and have flight records written, is
-    whoever may do what else the admin key guards."""
+router = APIRouter(tags=["Models"], route_class=BareRoute)
+
+
+class FlightRecords:
+    """The writer of the application's flight records."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
-        self._created_s = int(service.sources.now())
-        self._flight_records = FlightRecordWriter()
+        self.writer = FlightRecordWriter()
 
-    def routes(self) -> tuple[Route, ...]:
-        """Return the routes of the application that these handlers serve."""
-        return (
-            Route("/v1/models", self.models, methods=["GET"]),
-            Route("/v1/models/{name:path}/load", self.load, methods=["POST"]),
-            Route("/v1/models/{name:path}/unload", self.unload, methods=["POST"]),
-            Route("/v1/models/{name:path}/flight_record", self.flight_record, methods=["POST"]),
-            Route("/v1/models/{name:path}", self.model, methods=["GET"]),
+
+@router.get("/v1/models", summary="The models.", responses=responses(ModelList((examples.CARD,))))
+async def models(request: Request) -> Response:
+    service = service_of(request)
+    cards = [
+        _card(service, name, model)
+        for model in service.models
+        for name in model.config.served_model_names
+    ]
+    return json_response(ModelList(tuple(cards)))
+
+
+@router.post(
+    f"{_MODEL}/load",
+    summary="Load a model, and wait until that is done; for the admin key, where there is one.",
+    responses=responses(examples.MODEL_LOADED, errors=(NOT_FOUND, UNAVAILABLE)),
+    openapi_extra={"parameters": [_NAME]},
+)
+async def load(request: Request) -> Response:
+    name, model = _administered(request)
+    if not model.has_died:
+        await model.lifecycle.load()
+    return json_response(ModelChanged(name, _status(model)))
+
+
+@router.post(
+    f"{_MODEL}/unload",
+    summary="Unload a model once what runs has ended, and wait until that is done; for the admin "
+    "key, where there is one.",
+    responses=responses(examples.MODEL_UNLOADED, errors=(NOT_FOUND, CONFLICT, UNAVAILABLE)),
+    openapi_extra={"parameters": [_NAME]},
+)
+async def unload(request: Request) -> Response:
+    name, model = _administered(request)
+    within_s = service_of(request).config.shutdown_timeout_s
+    if not await model.lifecycle.unload(within_s):
+        raise RequestError(
+            f"Requests still use the model after {within_s:g} s (--shutdown-timeout): it stays "
+            "loaded.",
+            code="model_in_use",
+            status=CONFLICT,
         )
+    return json_response(ModelChanged(name, _status(model)))
 
-    async def models(self, request: Request) -> Response:
-        cards = [
-            self._card(name, model)
-            for model in self._service.models
-            for name in model.config.served_model_names
-        ]
-        return json_response(ModelList(tuple(cards)))
 
-    async def model(self, request: Request) -> Response:
-        name = str(request.path_params["name"])
-        return json_response(self._card(name, self._service.model_named(name)))
-
-    async def load(self, request: Request) -> Response:
-        """Answer when the model is loaded, or could not be: the state tells."""
-        name, model = self._administered(request)
-        if not model.has_died:
-            await model.lifecycle.load()
-        return json_response(ModelChanged(name, _status(model)))
-
-    async def unload(self, request: Request) -> Response:
-        """Answer when the model is unloaded. Raises RequestError where what runs does not end."""
-        name, model = self._administered(request)
-        within_s = self._service.config.shutdown_timeout_s
-        if not await model.lifecycle.unload(within_s):
-            raise RequestError(
-                f"Requests still use the model after {within_s:g} s (--shutdown-timeout): it stays "
-                "loaded.",
-                code="model_in_use",
-                status=CONFLICT,
-            )
-        return json_response(ModelChanged(name, _status(model)))
-
-    async def flight_record(self, request: Request) -> Response:
-        """Write what an engine of the model has recorded to a file; answer with where it is."""
-        name, model = self._administered(request)
-        engine = number_of(query_of(request, "engine"), "engine")
-        record = await self._flight_records.write(model, engine)
-        return json_response(
-            FlightRecordWritten(
-                name,
-                str(record.path),
-                record.num_bytes,
-                int(record.began_s),
-                int(record.ended_s),
-                record.num_steps,
-            )
+@router.post(
+    f"{_MODEL}/flight_record",
+    summary="Write what an engine of the model has recorded to a file that `quire replay` reads; "
+    "for the admin key, where there is one.",
+    responses=responses(
+        examples.FLIGHT_RECORD, errors=(NOT_FOUND, CONFLICT, SERVER_ERROR, UNAVAILABLE)
+    ),
+    openapi_extra={"parameters": [_NAME, _ENGINE]},
+)
+async def flight_record(request: Request) -> Response:
+    name, model = _administered(request)
+    engine = number_of(query_of(request, "engine"), "engine")
+    record = await state_of(request, FlightRecords).writer.write(model, engine)
+    return json_response(
+        FlightRecordWritten(
+            name,
+            str(record.path),
+            record.num_bytes,
+            int(record.began_s),
+            int(record.ended_s),
+            record.num_steps,
         )
+    )
 
-    def _administered(self, request: Request) -> tuple[str, ServedModel]:
-        """Return the model that the path names, to those who may change its state."""
-        self._service.tenants.check_admin(arrival_of(request).tenant)
-        self._service.check_open()
-        name = str(request.path_params["name"])
-        model = self._service.model_named(name)
-        if model.is_starting:
-            model.check_is_loaded()
-        return name, model
 
-    def _card(self, name: str, model: ServedModel) -> ModelCard:
-        facts, status = model.known_facts, _status(model)
-        max_model_len = None if facts is None else facts.max_model_len
-        abilities, kind = model_abilities(model), model_kind(model)
-        return ModelCard(name, self._created_s, model.name, max_model_len, status, abilities, kind)
+@router.get(
+    _MODEL,
+    summary="One of the models.",
+    responses=responses(examples.CARD, errors=(NOT_FOUND,)),
+    openapi_extra={"parameters": [_NAME]},
+)
+async def model(request: Request) -> Response:
+    service, name = service_of(request), str(request.path_params["name"])
+    return json_response(_card(service, name, service.model_named(name)))
+
+
+def _administered(request: Request) -> tuple[str, ServedModel]:
+    """Return the model that the path names, to those who may change its state, which are those
+    who may do what else the admin key guards."""
+    service = service_of(request)
+    service.tenants.check_admin(arrival_of(request).tenant)
+    service.check_open()
+    name = str(request.path_params["name"])
+    model = service.model_named(name)
+    if model.is_starting:
+        model.check_is_loaded()
+    return name, model
+
+
+def _card(service: Service, name: str, model: ServedModel) -> ModelCard:
+    facts, status = model.known_facts, _status(model)
+    max_model_len = None if facts is None else facts.max_model_len
+    abilities, kind = model_abilities(model), model_kind(model)
+    created_s = service.since_unix_s
+    return ModelCard(name, created_s, model.name, max_model_len, status, abilities, kind)
 
 
 def _status(model: ServedModel) -> ModelStatus:

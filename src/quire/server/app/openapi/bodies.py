@@ -5,14 +5,9 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from quire.server.apis.batches.docs import BODIES as BATCH_BODIES
 from quire.server.apis.protocol.capabilities import Capability, Support, capabilities_of
-from quire.server.apis.protocol.chat import ChatRequest
-from quire.server.apis.protocol.completions import CompletionRequest
-from quire.server.app.apis import APIS
-from quire.server.app.introspection_routes import ResetRequest
+from quire.server.app.apis import ALL_BODIES
 from quire.server.http.endpoints import (
-    CACHE_PROBE,
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
@@ -24,28 +19,9 @@ from quire.server.http.endpoints import (
 
 SCHEMA_PATH = "#/components/schemas/"
 
-ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
-    **{path: models for api in APIS for path, models in api.bodies.items()},
-    **BATCH_BODIES,
-    CACHE_PROBE: (CompletionRequest, ChatRequest),
-    "/reset_prefix_cache": (ResetRequest,),
-}
-"""One of the models is what the body of this path must be."""
 MAIN_PATHS = (COMPLETIONS, CHAT, RESPONSES, MESSAGES, EMBEDDINGS, RERANK, SCORE)
 """The paths whose fields docs/api.md has in one table."""
 BODIES: Mapping[str, type[BaseModel]] = {path: ALL_BODIES[path][0] for path in MAIN_PATHS}
-
-
-def body_schema(path: str) -> dict[str, object]:
-    """Return a reference to the schema of the path's body."""
-    references: list[object] = [
-        {"$ref": SCHEMA_PATH + model.__name__} for model in ALL_BODIES[path]
-    ]
-    return (
-        {"$ref": SCHEMA_PATH + ALL_BODIES[path][0].__name__}
-        if len(references) == 1
-        else {"anyOf": references}
-    )
 
 
 def request_schemas() -> dict[str, dict[str, object]]:

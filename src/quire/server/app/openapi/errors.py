@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.server.apis.anthropic.errors import MessageError, is_of_messages, message_error
+from quire.server.apis.descriptions import headers
 from quire.server.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -27,7 +28,7 @@ from quire.server.errors import (
     error_headers,
 )
 from quire.server.http.json_responses import JSON
-from quire.server.tenancy.rates import RATE_HEADERS, Rate
+from quire.server.tenancy.rates import RATE_HEADERS
 
 NO_SUCH_METHOD = 405
 TARGET_TOO_LONG = 414
@@ -167,38 +168,6 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
         ),
     )
 )
-
-HEADERS: Mapping[str, str] = {
-    "accept-encoding": "The encodings of a body that are accepted: none.",
-    "allow": "The methods of this path.",
-    "connection": "The connection is closed after this answer.",
-    "endpoint-load-metrics": "The ORCA load report, where a completion or a chat asked for it.",
-    "request-id": "The same as `x-request-id`, for Anthropic's clients.",
-    "retry-after": "Seconds to wait before the request is sent again.",
-    "traceparent": "The span of this request, where it came with a trace or is traced.",
-    **{
-        f"x-ratelimit-limit-{rate}": f"The {rate} a minute that the key may have, if it has a rate."
-        for rate in Rate
-    },
-    **{f"x-ratelimit-remaining-{rate}": f"The {rate} that it may have now." for rate in Rate},
-    **{
-        f"x-ratelimit-reset-{rate}": f"The time until all these {rate} are left again, as `1m2s`."
-        for rate in Rate
-    },
-    "www-authenticate": "How to bring an API key.",
-    "x-quire-warnings": "What of the request was accepted and has no effect.",
-    "x-request-id": "The id of the request in the server's log, and in `/v1/requests/{name}`.",
-    "x-should-retry": "`false`: clients that send failed requests again should not send this one.",
-}
-"""Every header of an answer that this document tells of."""
-
-
-def headers(*names: str) -> dict[str, object]:
-    """Return the headers of an answer; each has the id of its request."""
-    return {
-        name: {"description": HEADERS[name], "schema": {"type": "string"}}
-        for name in ("x-request-id", "traceparent", *names)
-    }
 
 
 def _headers_of(status: int, error: RequestError) -> tuple[str, ...]:

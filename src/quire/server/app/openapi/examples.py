@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
+from quire.server.apis.descriptions import CREATED_S
 from quire.server.apis.openai.examples import COMPLETION
-from quire.server.apis.route_doc import CREATED_S
 from quire.server.app.models.wire import (
     FlightRecordWritten,
     ModelAbilities,
@@ -24,8 +24,6 @@ from quire.server.observability.timeline_view import (
     TimelineSummary,
 )
 from quire.version import __version__
-
-RESET_REQUESTS: Mapping[str, Mapping[str, object]] = {"all": {}}
 
 _LOADED = ModelStatus("loaded")
 CARD = ModelCard(

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -28,9 +29,10 @@ class PageFile(NamedTuple):
     etag: str
 
 
+@cache
 def read_page_files() -> Mapping[str, PageFile]:
-    """Return the files of the page by their names. A file of another kind than those of the page
-    raises KeyError."""
+    """Return the files of the page by their names, read at the first call. A file of another kind
+    than those of the page raises KeyError."""
     static = files("quire.server.app.page") / "static"
     return {each.name: _page_file(each.name, each.read_bytes()) for each in static.iterdir()}
 

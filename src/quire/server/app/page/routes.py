@@ -2,14 +2,21 @@
 call nothing but this server."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
 
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from quire.server.apis.descriptions import (
+    parameter,
+    responses,
+    text_content,
+)
+from quire.server.apis.routing import BareRoute
 from quire.server.app.page.entrance import Entrance
 from quire.server.app.page.files import ICON, INDEX, PAGE_FOLDER, PageFile, read_page_files
+from quire.server.errors import NOT_FOUND
 from quire.server.http.compression import GZIP
 from quire.server.http.json_responses import json_response
 from quire.server.http.negotiation import takes
@@ -43,37 +50,43 @@ REVALIDATE = "no-cache"
 """A browser keeps the files, and asks by their ETag whether they are still the same: a newer server
 never meets modules of an older one."""
 
-Handler = Callable[[Request], Awaitable[Response]]
+router = APIRouter(tags=["Page"], route_class=BareRoute)
 
 
-class PageRoutes:
-    """Handlers of the page. Only files that were there at the start are served: no path of a
-    request is ever looked up in a folder."""
-
-    def __init__(self) -> None:
-        self._files = read_page_files()
-
-    def routes(self) -> Iterator[Route]:
-        """Yield the routes of the application that these handlers serve."""
-        yield Route("/", self.entrance, methods=["GET"])
-        yield Route("/favicon.ico", _handler(self._files[ICON]), methods=["GET"])
-        for name, file in self._files.items():
-            if name != INDEX:
-                yield Route(f"{PAGE_FOLDER}/{name}", _handler(file), methods=["GET"])
-
-    async def entrance(self, request: Request) -> Response:
-        """Answer with the page who names HTML in `Accept`, as browsers do, and with JSON who does
-        not."""
-        if takes(request.headers.get("accept", ""), HTML):
-            return _answer(request, self._files[INDEX], vary="accept, accept-encoding")
-        return json_response(Entrance(), headers={"vary": "accept"})
+@router.get(
+    "/",
+    summary="The page, for a browser; for a program, where to go on.",
+    responses=responses(
+        Entrance(),
+        text_content("<!DOCTYPE html>", HTML),
+        description="Without `text/html` in `Accept`. With it, unless the server has `--no-page`.",
+    ),
+    openapi_extra={
+        "parameters": [parameter("accept", "header", "The forms that are taken.", HTML)]
+    },
+)
+async def entrance(request: Request) -> Response:
+    if takes(request.headers.get("accept", ""), HTML):
+        return _answer(request, read_page_files()[INDEX], vary="accept, accept-encoding")
+    return json_response(Entrance(), headers={"vary": "accept"})
 
 
-def _handler(file: PageFile) -> Handler:
-    async def answer(request: Request) -> Response:
-        return _answer(request, file, vary="accept-encoding")
+@router.get(
+    "/favicon.ico",
+    summary="The icon of the page.",
+    responses=responses(text_content("<svg></svg>", "image/svg+xml")),
+)
+async def icon(request: Request) -> Response:
+    return _answer(request, read_page_files()[ICON], vary="accept-encoding")
 
-    return answer
+
+@router.get(f"{PAGE_FOLDER}/{{name}}", include_in_schema=False)
+async def page_file(request: Request) -> Response:
+    # Only files that were there at the start are served: no path is looked up in a folder.
+    name = request.path_params["name"]
+    if name == INDEX or name not in read_page_files():
+        raise HTTPException(NOT_FOUND)
+    return _answer(request, read_page_files()[name], vary="accept-encoding")
 
 
 def _answer(request: Request, file: PageFile, *, vary: str) -> Response:
