@@ -7,26 +7,35 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from quire.server.apis.anthropic.errors import MessageError
 from quire.server.apis.anthropic.wire import EVENTS
 from quire.server.apis.protocol.capabilities import Support, capabilities_of
 from quire.server.apis.responses.stream_events import EVENT_TYPES
+from quire.server.apis.routing import BareRoute
+from quire.server.app.apis import ROUTE_PATHS, ROUTERS, bare_routes
 from quire.server.app.middleware import OPEN_PATHS
 from quire.server.app.openapi.bodies import BODIES
-from quire.server.app.openapi.document import describe, described_routes
 from quire.server.app.openapi.errors import ANYWHERE, ERROR_DOCS
-from quire.server.app.openapi.routes import ROUTE_PATHS, ROUTES, route_key
+from quire.server.app.page.files import PAGE_FOLDER
 from quire.server.http.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 
 OPENAI_ERROR = {"message", "type", "param", "code"}
 ANTHROPIC_ERROR = {"type", "message", "details"}
-EXAMPLES = [(path, name) for path, route in ROUTES.items() for name in route.requests]
+DOCUMENT_PATHS = {"/docs", "/openapi.json"}
+
+
+def request_examples() -> Iterator[tuple[str, str]]:
+    for route in bare_routes(*ROUTERS):
+        body = (route.openapi_extra or {}).get("requestBody", {"content": {}})
+        for name in body["content"].get("application/json", {}).get("examples", ()):
+            yield route.path, name
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +66,41 @@ def references(node: object) -> Iterator[dict[str, object]]:
 def test_every_route_is_described(served: Served, document: dict[str, object]) -> None:
     app = served.server.config.app
     assert isinstance(app, FastAPI)
-    routes = set(described_routes(app))
+    hidden = {app.swagger_ui_oauth2_redirect_url, f"{PAGE_FOLDER}/{{name}}"}
+    routes = {
+        (method.lower(), route.path_format)
+        for route in app.routes
+        if isinstance(route, Route) and route.path not in hidden
+        for method in (route.methods or set()) - {"HEAD"}
+    }
     assert routes == {(method, path) for method, path, _ in operations(document)}
-    assert {path for _, path in routes} == ROUTE_PATHS
+    assert {path for _, path in routes} == ROUTE_PATHS | DOCUMENT_PATHS
     for method, path in routes:
         target = path.replace("{name}", "x")
         with served.client.stream(method, target) as reply:  # some answers have no end
             assert reply.status_code != 405
         reply = served.client.request("put", target)
         assert reply.status_code == 405
-        assert method.upper() in reply.headers["allow"].split(", ")
+        allowed = {each for each, path_of in routes if path_of == path}
+        assert allowed <= set(reply.headers["allow"].lower().split(", "))
 
 
 def test_a_route_that_nobody_described_is_an_error() -> None:
     async def nothing(request: Request) -> Response:
         return Response()
 
-    app = FastAPI(docs_url=None, redoc_url=None)
-    app.add_route("/new", nothing)
-    describe(app, MODEL)
-    with pytest.raises(ValueError, match="/new is not described"):
-        app.openapi()
+    router = APIRouter(route_class=BareRoute)
+    with pytest.raises(TypeError, match="/new is not described"):
+        router.get("/new")(nothing)
+
+
+def test_a_dependency_that_nothing_would_solve_is_an_error() -> None:
+    async def nothing(request: Request) -> Response:
+        return Response()
+
+    router = APIRouter(route_class=BareRoute, dependencies=[Depends(nothing)])
+    with pytest.raises(TypeError, match="no dependencies"):
+        router.get("/new", responses={200: {"description": "Nothing."}})(nothing)
 
 
 def test_every_reference_leads_somewhere(document: dict[str, object]) -> None:
@@ -87,11 +110,10 @@ def test_every_reference_leads_somewhere(document: dict[str, object]) -> None:
         resolve(document, node)
 
 
-@pytest.mark.parametrize(("path", "name"), EXAMPLES)
+@pytest.mark.parametrize(("path", "name"), [*request_examples()])
 def test_the_examples_of_bodies_work(
     served: Served, document: dict[str, object], path: str, name: str
 ) -> None:
-    path = path.rpartition(" ")[2]
     ((_, _, operation),) = [
         each for each in operations(document) if each[1] == path and "requestBody" in each[2]
     ]
@@ -106,18 +128,18 @@ def test_the_examples_of_bodies_work(
 def test_every_answer_has_an_example_and_every_error_the_shape_of_its_api(
     document: dict[str, object],
 ) -> None:
-    for method, path, operation in operations(document):
+    for _, path, operation in operations(document):
         for status, description in responses(document, operation).items():
             assert "x-request-id" in description.headers
             assert description.media_types
-            whole = resolve(document, operation["responses"])[str(status)]
-            content = resolve(document, whole)["content"]
-            assert isinstance(content, dict)
+            answer = resolve(document, operation["responses"])[str(status)]
+            content = resolve(document, answer)["content"]
+            assert isinstance(answer, dict) and isinstance(content, dict)
             assert all(
                 "example" in each and ("schema" in each or "itemSchema" in each)
                 for each in content.values()
             )
-            if status in ROUTES[route_key(method, path)].responses:
+            if "$ref" not in answer:
                 continue
             example = content["application/json"]["example"]["error"]
             assert set(example) == (ANTHROPIC_ERROR if MESSAGES in path else OPENAI_ERROR)

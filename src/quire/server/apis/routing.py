@@ -16,9 +16,11 @@ Handler = Callable[[Request], Coroutine[object, object, Response]]
 
 class BareRoute(APIRoute):
     """A route whose handler is called with the bare request: bodies are read bounded and off the
-    event loop, and keys are checked in the middleware. FastAPI describes it and does no more:
-    dependencies would not be solved, so that a route which has any raises TypeError."""
+    event loop, and keys are checked in the middleware. FastAPI describes it and does no more. A
+    route raises TypeError if it is not described, or has dependencies, which nothing would solve.
+    """
 
+    __slots__ = ("path_regex",)  # what each request reads of each route: FastAPI's dict is slow
     methods: set[str]
     matches = Route.matches
     handle = Route.handle
@@ -27,6 +29,8 @@ class BareRoute(APIRoute):
         super().__init__(path, endpoint, **options)  # type: ignore[arg-type]  # FastAPI's own
         if self.dependencies or self.body_field is not None:
             raise TypeError(f"{path}: a bare route takes a request, and no dependencies")
+        if self.include_in_schema and not self.responses:
+            raise TypeError(f"{path} is not described")
         self.app = request_response(endpoint)
         if "GET" in self.methods:
             self.methods.add("HEAD")

@@ -33,8 +33,9 @@ APIS: tuple[APIRouter, ...] = (
     prefixes,
     batches,
 )
-ROUTERS = (health, introspection, live, models, *APIS, cache, usage)
-"""The routers of every application; `page` is left out where a server has no page."""
+ROUTERS = (health, *APIS, introspection, live, models, cache, usage)
+"""The routers of every application, in the order in which a path is looked for: the most frequent
+ones are near the beginning. `page` comes last, where a server has one."""
 
 
 def bare_routes(*routers: APIRouter) -> Iterator[BareRoute]:

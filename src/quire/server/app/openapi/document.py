@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import Route
 
@@ -61,31 +61,24 @@ def describe(app: FastAPI, model_name: str) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
-    for i, route in enumerate(app.router.routes):
-        if not isinstance(route, Route):
-            continue
-        if route.path == DOCUMENT_PATH:  # FastAPI's own writes the document for each request
-            shown = responses(
-                {JSON: {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
-            )
-            document = BareRoute(
-                DOCUMENT_PATH,
-                ServedDocument(openapi).answer,
-                methods=["GET"],
-                summary="This document.",
-                tags=["Server"],
-                responses=shown,
-            )
-            app.router.routes[i] = document
-        elif route.path == DOCS_PATH:
-            app.router.routes[i] = BareRoute(
-                DOCS_PATH,
-                route.endpoint,
-                methods=["GET"],
-                summary="This document as a page.",
-                tags=["Server"],
-                responses=responses(text_content("<!DOCTYPE html>", "text/html")),
-            )
+    by_path = {each.path: each for each in app.router.routes if isinstance(each, Route)}
+    document, page = by_path[DOCUMENT_PATH], by_path[DOCS_PATH]
+    app.router.routes.remove(document)  # FastAPI's own writes it anew for each request
+    app.router.routes.remove(page)
+    router = APIRouter(tags=["Server"], route_class=BareRoute)
+    router.get(
+        DOCUMENT_PATH,
+        summary="This document.",
+        responses=responses(
+            {JSON: {"schema": {"type": "object"}, "example": {"openapi": app.openapi_version}}}
+        ),
+    )(ServedDocument(openapi).answer)
+    router.get(
+        DOCS_PATH,
+        summary="This document as a page.",
+        responses=responses(text_content("<!DOCTYPE html>", "text/html")),
+    )(page.endpoint)
+    app.router.routes += router.routes
 
 
 def described_routes(app: FastAPI) -> Sequence[BareRoute]:
