@@ -14,13 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.engine.messages import EngineFacts
-from quire.server.apis.descriptions import (
-    OK,
-    Responses,
-    response,
-    responses,
-    text_content,
-)
+from quire.server.apis.descriptions import OK, Responses, response, responses, text_content
 from quire.server.apis.routing import BareRoute, service_of, state_of
 from quire.server.app.exposition import EngineProcesses, MetricsCollector, expose
 from quire.server.app.openapi import examples

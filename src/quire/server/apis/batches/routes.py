@@ -60,11 +60,7 @@ _UPLOAD_FORM = {
         "file": {"type": "string", "contentMediaType": OCTETS},
         "purpose": {"const": INPUT},
         "expires_after[anchor]": {"const": "created_at"},
-        "expires_after[seconds]": {
-            "type": "integer",
-            "minimum": MIN_KEPT_S,
-            "maximum": MAX_KEPT_S,
-        },
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_KEPT_S, "maximum": MAX_KEPT_S},
     },
     "additionalProperties": False,
 }
@@ -84,9 +80,7 @@ class Batches:
         """The queue. Raises RequestError without one."""
         if self._queue is None:
             raise RequestError(
-                "This server was started without --batch-dir.",
-                code="batches_off",
-                status=NOT_FOUND,
+                "This server was started without --batch-dir.", code="batches_off", status=NOT_FOUND
             )
         return self._queue
 

@@ -11,13 +11,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import Route
 
-from quire.server.apis.descriptions import (
-    Node,
-    parameter,
-    responses,
-    text_content,
-    types_in,
-)
+from quire.server.apis.descriptions import Node, parameter, responses, text_content, types_in
 from quire.server.apis.routing import BareRoute
 from quire.server.app.apis import bodies_of
 from quire.server.app.middleware import OPEN_PATHS
@@ -149,11 +143,7 @@ def _components(routes: Sequence[BareRoute]) -> Node:
     errors: Node = {}
     for shape, error_schema in zip(SHAPES, references, strict=False):
         errors |= error_responses(shape, error_schema)
-    return {
-        "schemas": schemas | request_schemas(),
-        "responses": errors,
-        "securitySchemes": KEYS,
-    }
+    return {"schemas": schemas | request_schemas(), "responses": errors, "securitySchemes": KEYS}
 
 
 def _any_value(of: type) -> Node:

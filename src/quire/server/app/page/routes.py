@@ -8,11 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.apis.descriptions import (
-    parameter,
-    responses,
-    text_content,
-)
+from quire.server.apis.descriptions import parameter, responses, text_content
 from quire.server.apis.routing import BareRoute
 from quire.server.app.page.entrance import Entrance
 from quire.server.app.page.files import ICON, INDEX, PAGE_FOLDER, PageFile, read_page_files
