@@ -19,8 +19,8 @@ from bench.prompts import build_prompts
 from bench.requests import Ask, RequestSource
 from bench.servers import HOST
 from bench.workloads import WORKLOADS
-from quire.workbench.bench.exchange import Address, build_request
-from quire.workbench.bench.load import ClosedLoop, Load, Percentiles, percentiles
+from quire.workbench.bench.exchange import ServerAddress, build_request
+from quire.workbench.bench.load import ClosedLoopLoad, LoadOutcome, Percentiles, percentiles
 from quire.workbench.bench.replies import Failure, Reply, parse_reply
 from quire.workbench.bench.workloads import Workload
 
@@ -36,8 +36,8 @@ class Target:
     extra_fields: Callable[[int], Mapping[str, BodyField]]
 
     @property
-    def address(self) -> Address:
-        return Address(HOST, self.port)
+    def address(self) -> ServerAddress:
+        return ServerAddress(HOST, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _request(target: Target, ask: Ask) -> bytes:
     return build_request(target.address, COMPLETIONS_PATH, msgspec.json.encode(body))
 
 
-def _summary(workload: Workload, asks: Sequence[Ask], load: Load) -> LoadResult:
+def _summary(workload: Workload, asks: Sequence[Ask], load: LoadOutcome) -> LoadResult:
     parsed = [parse_reply(each) for each in load.exchanges]
     replies = [each for each in parsed if isinstance(each, Reply)]
     failures = [each for each in parsed if isinstance(each, Failure)]
@@ -119,7 +119,7 @@ def run_workload(
 ) -> LoadResult:
     """Run the workload once; requests still open after timeout_s count as failed."""
     requests = [_request(target, ask) for ask in asks]
-    loop = ClosedLoop(target.address, workload.concurrency, timeout_s)
+    loop = ClosedLoopLoad(target.address, workload.concurrency, timeout_s)
     return _summary(workload, asks, loop.run(requests))
 
 

@@ -29,7 +29,7 @@ from bench.live_cost import BLOCK_SIZE, Load
 from quire.scheduler.live.live_watch import LiveWatch
 from quire.server.app.page.routes import router as page
 from quire.server.observability.live.live_feed import INTERVAL_S, event_of
-from quire.server.observability.live.live_view import LiveView, Moment, Shape, Told
+from quire.server.observability.live.live_view import BlockTotals, EngineFrame, LiveView, Moment
 from quire.server.observability.live.step_figures import StepFigures
 
 STEPS_PER_FRAME = 3
@@ -50,7 +50,7 @@ MEASURE = """async (seconds) => {
 async def events(load: Load, num_blocks: int) -> AsyncIterator[bytes]:
     """Yield a picture, and then what changes, as a server would."""
     watch = LiveWatch(load.scheduler.in_flight)
-    view = LiveView(Shape(num_blocks, 0, BLOCK_SIZE), "m", None)
+    view = LiveView(BlockTotals(num_blocks, 0, BLOCK_SIZE), "m", None)
     sets: dict[int, tuple[int, ...]] = {}
     is_first = True
     while True:
@@ -62,7 +62,7 @@ async def events(load: Load, num_blocks: int) -> AsyncIterator[bytes]:
         figures = steps.figures(
             load.scheduler.stats, frame.num_unlisted, moment.clock_s + INTERVAL_S
         )
-        changes = view.apply(Told(frame, sets, (), figures, moment))
+        changes = view.apply(EngineFrame(frame, sets, (), figures, moment))
         yield event_of(view.picture(moment, figures) if is_first else changes)
         is_first = False
         await asyncio.sleep(INTERVAL_S)

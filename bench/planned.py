@@ -29,9 +29,9 @@ from bench.peers import QUIRE
 from bench.planned_records import BurstRow, PlannedModel, PlannedRecord, planned_tables
 from bench.records import DATE_FORMAT
 from bench.servers import Launch, running
-from quire.workbench.bench.figures import Figures
+from quire.workbench.bench.figures import LoadFigures
 from quire.workbench.planning.forecast import Forecast
-from quire.workbench.planning.plan import Plan
+from quire.workbench.planning.plan import ServingPlan
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUNDLED = "bundled"
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    figures: Figures
+    figures: LoadFigures
 
 
 class _Benched(msgspec.Struct, frozen=True):
@@ -79,16 +79,16 @@ def parse_case(text: str) -> Case:
     return Case(name if name == BUNDLED else folder.name, folder, *map(int, lengths))
 
 
-def plan_of(case: Case) -> Plan:
+def plan_of(case: Case) -> ServingPlan:
     """Return what `quire plan` says of the case on this machine."""
     command = ("plan", str(case.folder), "--device", "this", "--json", *case.lengths)
     done = subprocess.run(
         (sys.executable, "-m", "quire.server.cli", *command), capture_output=True, check=True
     )
-    return msgspec.json.decode(done.stdout, type=Plan)
+    return msgspec.json.decode(done.stdout, type=ServingPlan)
 
 
-def measured(case: Case, plan: Plan, num_repeats: int) -> PlannedModel:
+def measured(case: Case, plan: ServingPlan, num_repeats: int) -> PlannedModel:
     """Return the plan of a case beside what a server of the same options did."""
     (flops_s,) = plan.device.flops_s.values()
     with tempfile.TemporaryDirectory() as scratch:
@@ -140,7 +140,7 @@ def _burst(url: str, case: Case, planned: Forecast, *, num_repeats: int, scratch
     return row
 
 
-def _memory(url: str, plan: Plan) -> Iterator[tuple[str, Pair]]:
+def _memory(url: str, plan: ServingPlan) -> Iterator[tuple[str, Pair]]:
     """Yield the lines of the memory receipt that weights and options decide."""
     assert plan.facts is not None, "the model would start"
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:

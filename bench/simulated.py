@@ -32,8 +32,8 @@ from bench.records import DATE_FORMAT
 from bench.servers import HOST, Launch, running
 from bench.simulated_records import SimulatedRecord, TraceRow, simulated_table
 from bench.trace_clients import Asked, Played, play
-from quire.workbench.bench.exchange import Address
-from quire.workbench.simulation.figures import Figures
+from quire.workbench.bench.exchange import ServerAddress
+from quire.workbench.simulation.figures import SimFigures
 from quire.workbench.simulation.traces.read import read_trace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -90,7 +90,7 @@ class Compared(NamedTuple):
     """One trace, once: simulated, and as its clients saw it."""
 
     trace: str
-    told: Figures
+    told: SimFigures
     real: Played
 
 
@@ -101,7 +101,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    figures: Figures
+    figures: SimFigures
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -195,7 +195,7 @@ def measured(folder: Path, share: float, num_rounds: int) -> tuple[str, tuple[Tr
         launch = Launch("quire", QUIRE, QUIRE.program, folder, recorder)
         log = scratch / "server.log"
         with running(launch, log_path=log, start_timeout_s=START_TIMEOUT_S) as server:
-            address = Address(HOST, server.port)
+            address = ServerAddress(HOST, server.port)
             rig = Rig(Asked(address, QUIRE.served_name, config.vocab_size), scratch, share)
             for index in range(num_rounds):
                 bursts = rounds[0][-1].trace if rounds else ""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.workbench.bench.exchange import Address, Exchange, build_request, exchange
+from quire.workbench.bench.exchange import Exchange, ServerAddress, build_request, exchange
 from quire.workbench.bench.load import Percentiles, percentiles
 from quire.workbench.bench.replies import Failure, Reply, parse_reply
-from quire.workbench.simulation.simulation import Load
+from quire.workbench.simulation.simulation import SimLoad
 from quire.workbench.simulation.traces.traced_request import TracedRequest
 
 PATH = "/v1/completions"
@@ -26,7 +26,7 @@ SPECIAL_TOKENS = 100
 class Asked(NamedTuple):
     """A server, and how many tokens its model knows."""
 
-    address: Address
+    address: ServerAddress
     model: str
     vocab_size: int
 
@@ -40,7 +40,7 @@ class Played(NamedTuple):
     output_tok_s: float
 
 
-def play(load: Load, asked: Asked, seed: str) -> Played:
+def play(load: SimLoad, asked: Asked, seed: str) -> Played:
     """Send all requests of a load, with the prompts that a seed draws. Raises SystemExit where one
     fails."""
     draw = random.Random(seed)
@@ -68,7 +68,7 @@ def _body(request: TracedRequest, asked: Asked, draw: random.Random) -> bytes:
     )
 
 
-async def _play(load: Load, address: Address, bodies: Sequence[bytes]) -> list[Exchange]:
+async def _play(load: SimLoad, address: ServerAddress, bodies: Sequence[bytes]) -> list[Exchange]:
     start_s = time.perf_counter()
     waiting: Iterator[tuple[TracedRequest, bytes]] = iter(zip(load.requests, bodies, strict=True))
     done: list[Exchange] = []

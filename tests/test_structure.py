@@ -221,3 +221,40 @@ def test_nothing_but_the_standard_library_and_checksums_are_needed(package: str)
 
 def test_a_package_that_a_module_brings_is_seen() -> None:
     assert "jinja2" in packages_brought_by("quire.server.text")["quire.server.text.chat_template"]
+
+
+SHARED_NAMES = {
+    "ToolCall": "a schema of /openapi.json, and a name of the Python interface",
+}
+"""Public classes of one name, and why each keeps it."""
+
+
+def public_classes(source: str) -> set[str]:
+    found = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_public_classes_are_found() -> None:
+    source = """
+    class Some:
+        class Inner: ...
+
+    class _Own: ...
+
+    def function():
+        class Local: ...
+
+    @dataclass
+    class Other(Some): ...
+    """
+    assert public_classes(dedent(source)) == {"Some", "Other"}
+
+
+def test_names_of_public_classes_are_unique() -> None:
+    modules: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for name in public_classes(path.read_text(encoding="utf-8")):
+            modules.setdefault(name, []).append(module)
+    assert len(modules) > 1000
+    shared = {name: where for name, where in modules.items() if len(where) > 1}
+    assert shared.keys() == SHARED_NAMES.keys(), shared

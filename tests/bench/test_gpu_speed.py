@@ -21,7 +21,7 @@ from bench.gpu.speed.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.attention.triton.tiles import Tile
+from quire.models.attention.triton.tiles import TileShape
 from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -182,13 +182,13 @@ def test_a_ratio_is_of_rounds_that_gave_every_token() -> None:
         contest.against("a setting", lambda prompts: generate(prompts) - 1)
 
 
-TILE = st.builds(Tile, *(st.sampled_from([1, 16, 64]),) * 4)
+TILE = st.builds(TileShape, *(st.sampled_from([1, 16, 64]),) * 4)
 
 
 @cases(60)
 @given(st.dictionaries(TILE, st.none() | st.floats(1e-6, 1)), TILE, st.floats(1e-6, 1))
 def test_the_rule_is_told_beside_the_best_tile_that_runs(
-    others: dict[Tile, float | None], rule: Tile, rule_s: float
+    others: dict[TileShape, float | None], rule: TileShape, rule_s: float
 ) -> None:
     times_s = {**others, rule: rule_s}
     case = AttentionCase("it", ((8, 1),), shape=TINY)

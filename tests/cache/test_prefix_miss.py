@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.prefix_miss import Miss, MissKind
+from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.cache.sharing import OPEN, PromptItem, SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 
@@ -25,7 +25,7 @@ def compute(cache: KVCache, tokens: list[int], sharing: SharingTerms = OPEN) -> 
     return table
 
 
-def miss(cache: KVCache, tokens: list[int], sharing: SharingTerms = OPEN) -> Miss | None:
+def miss(cache: KVCache, tokens: list[int], sharing: SharingTerms = OPEN) -> PrefixMiss | None:
     table = cache.open_table(sharing)
     num_found = cache.admit(table, tokens)
     assert isinstance(num_found, int)
@@ -97,7 +97,7 @@ def test_a_window_that_lost_its_block_is_an_eviction() -> None:
     config = CacheConfig(24, 2, True, (FULL, AttentionPattern(AttentionType.SLIDING, 4)), 8)
     cache = KVCache(config)
 
-    def run(tokens: list[int]) -> Miss | None:
+    def run(tokens: list[int]) -> PrefixMiss | None:
         table = cache.open_table()
         num_found = cache.admit(table, tokens)
         assert isinstance(num_found, int)

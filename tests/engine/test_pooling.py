@@ -15,7 +15,7 @@ from quire.engine.runner import Runner, RunnerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
-from quire.scheduler.step import Chunk, NewRequestData, Step, StepResult
+from quire.scheduler.step import NewRequestData, SeqChunk, Step, StepResult
 from tests.engine.failures.test_memory_runs_out import BLOCK_SIZE, Narrow
 from tests.engine.invariants import COMMON, check_invariants, pooled, pooled_arrivals, shapes
 from tests.engine.toy_engine import VOCAB_SIZE, Arrival, Shape, World, play, vector_alone
@@ -134,6 +134,6 @@ def _result(num_tokens: int, prompts: list[tuple[int, PoolingKind | None]]) -> S
         blocks = tuple(range(next_block, next_block + num_blocks))
         next_block += num_blocks
         new_requests.append(NewRequestData(new, prompt, (blocks,)))
-        chunks.append(Chunk(new.id, 0, length, (), samples=kind is None))
+        chunks.append(SeqChunk(new.id, 0, length, (), samples=kind is None))
     num_all = sum(length for length, _ in prompts)
     return runner.run(Step(1, (), tuple(new_requests), tuple(chunks), num_all))

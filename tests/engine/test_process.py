@@ -25,12 +25,12 @@ from quire.engine.config import (
     TracingConfig,
 )
 from quire.engine.messages import EngineOutput
-from quire.engine.orders import Probe, ResetPrefixCache
-from quire.engines.process.client import Phase
+from quire.engine.orders import PrefixQuery, ResetPrefixCache
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.questions import MAX_QUESTIONS
 from quire.engines.process.request_table import MAX_UNREAD_BYTES
 from quire.engines.process.supervisor import EngineSupervisor
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -86,8 +86,8 @@ async def submitted(client: EngineSupervisor, request: NewRequest) -> TokenStrea
 
 async def ready(client: EngineSupervisor) -> None:
     async with asyncio.timeout(60):
-        while client.phase is not Phase.READY:
-            assert client.phase is not Phase.DOWN, client.down_reason
+        while client.phase is not EnginePhase.READY:
+            assert client.phase is not EnginePhase.DOWN, client.down_reason
             await asyncio.sleep(0.01)
 
 
@@ -113,7 +113,7 @@ async def test_requests_side_by_side() -> None:
 
 async def test_a_refusal_reaches_its_caller_with_the_numbers() -> None:
     async with running() as client:
-        with pytest.raises(Refused, match="more than the context of") as caught:
+        with pytest.raises(RequestRefused, match="more than the context of") as caught:
             await submitted(client, request("a", max_tokens=10**6))
         assert caught.value.refusal.reason is Reason.CONTEXT_EXCEEDED
         assert client.num_unfinished == 0
@@ -124,7 +124,7 @@ async def test_the_bounded_queue_refuses_and_the_rest_is_served() -> None:
         names = [f"r{index}" for index in range(12)]
         tasks = [submitted(client, request(name, max_tokens=200)) for name in names]
         taken = await asyncio.gather(*tasks, return_exceptions=True)
-        refused = [item for item in taken if isinstance(item, Refused)]
+        refused = [item for item in taken if isinstance(item, RequestRefused)]
         assert refused
         assert {item.refusal.reason for item in refused} == {Reason.QUEUE_FULL}
         streams = [item for item in taken if isinstance(item, TokenStream)]
@@ -143,7 +143,7 @@ async def test_a_stopped_engine_is_handed_no_more_than_it_would_take() -> None:
             most = limits.max_num_seqs + limits.max_num_queued_reqs
             tasks = [asyncio.create_task(submitted(client, request(f"r{i}"))) for i in range(most)]
             await asyncio.sleep(0)
-            with pytest.raises(Refused, match=f"not answered {most} requests") as caught:
+            with pytest.raises(RequestRefused, match=f"not answered {most} requests") as caught:
                 await submitted(client, request("one more"))
             assert caught.value.refusal.reason is Reason.QUEUE_FULL
         finally:
@@ -160,11 +160,11 @@ async def test_a_stopped_engine_is_handed_no_more_bytes_than_are_kept_for_it() -
             large = replace(request("large"), prompt_token_ids=(2**31,) * (MAX_UNREAD_BYTES // 4))
             tasks = [asyncio.create_task(submitted(client, large))]
             await asyncio.sleep(0)
-            with pytest.raises(Refused, match=f"{MAX_UNREAD_BYTES} bytes are kept"):
+            with pytest.raises(RequestRefused, match=f"{MAX_UNREAD_BYTES} bytes are kept"):
                 await submitted(client, request("one more"))
         finally:
             engine.resume()
-        with pytest.raises(Refused):  # it is longer than the context
+        with pytest.raises(RequestRefused):  # it is longer than the context
             await asyncio.gather(*tasks)
 
 
@@ -173,7 +173,7 @@ async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
         stream, refused = await asyncio.gather(
             submitted(client, request("a")), submitted(client, request("a")), return_exceptions=True
         )
-        assert isinstance(refused, Refused) and "in use" in str(refused)
+        assert isinstance(refused, RequestRefused) and "in use" in str(refused)
         assert isinstance(stream, TokenStream)
         assert len((await collect(stream))[0]) == 8
 
@@ -204,7 +204,7 @@ async def test_a_killed_engine_ends_every_stream() -> None:
                 *(collect(stream) for stream in streams), return_exceptions=True
             )
         assert all(isinstance(outcome, EngineDown) for outcome in outcomes)
-        assert client.phase is Phase.DOWN
+        assert client.phase is EnginePhase.DOWN
         with pytest.raises(EngineDown):
             await submitted(client, request("later"))
 
@@ -223,7 +223,7 @@ def test_a_dead_engine_is_sent_messages_before_its_end_is_known() -> None:
             for number in range(100):
                 try:
                     streams.append(client.submit(request(str(number))))
-                except (EngineDown, Refused):
+                except (EngineDown, RequestRefused):
                     break
                 client.abort(str(number // 2))
                 await asyncio.sleep(0)
@@ -252,7 +252,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     client = supervisor(EngineConfig(ModelConfig(str(tmp_path / "nothing"))))
     await client.start()
     async with asyncio.timeout(60):
-        while client.phase is not Phase.DOWN:
+        while client.phase is not EnginePhase.DOWN:
             await asyncio.sleep(0.01)
     assert client.down_reason is not None and "nothing" in client.down_reason
     await client.close()
@@ -271,7 +271,7 @@ async def test_files_beside_the_user_are_not_imported(
     (tmp_path / "msgspec.py").write_text("raise SystemExit('imported from the working directory')")
     monkeypatch.chdir(tmp_path)
     async with running() as client:
-        assert client.phase is Phase.READY
+        assert client.phase is EnginePhase.READY
 
 
 async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
@@ -286,7 +286,7 @@ async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
     async with asyncio.timeout(5):
         with pytest.raises(EngineDown, match="defect"):
             await submitted(client, request("a"))
-    assert client.phase is Phase.DOWN
+    assert client.phase is EnginePhase.DOWN
     await client.close()
 
 
@@ -344,30 +344,30 @@ async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
     client = supervisor()
     prompt, sharing = tuple(range(1, 40)), SharingTerms(b"ann")
     with pytest.raises(EngineDown):
-        await client.ask(Probe(prompt, sharing))
+        await client.ask(PrefixQuery(prompt, sharing))
     await client.start()
     await ready(client)
     try:
-        assert (await client.ask(Probe(prompt, sharing))).num_cached == 0
+        assert (await client.ask(PrefixQuery(prompt, sharing))).num_cached == 0
         new = NewRequest("a", prompt, GREEDY, Stopping(max_tokens=1), sharing)
         await collect(await submitted(client, new))
-        told = await client.ask(Probe(prompt, sharing))
+        told = await client.ask(PrefixQuery(prompt, sharing))
         assert (told.num_cached, told.num_on_device, told.miss) == (32, 32, None)
-        assert (await client.ask(Probe(prompt, SharingTerms(b"bob")))).num_cached == 0
+        assert (await client.ask(PrefixQuery(prompt, SharingTerms(b"bob")))).num_cached == 0
         for _ in range(2 * MAX_QUESTIONS):  # one that nobody waits for any more takes no place
-            given_up = asyncio.create_task(client.ask(Probe(prompt, sharing)))
+            given_up = asyncio.create_task(client.ask(PrefixQuery(prompt, sharing)))
             await asyncio.sleep(0)
             given_up.cancel()
-        assert (await client.ask(Probe(prompt, sharing))).num_cached == 32
+        assert (await client.ask(PrefixQuery(prompt, sharing))).num_cached == 32
         os.kill(pid_of(client), signal.SIGSTOP)
         probes = [
-            asyncio.create_task(client.ask(Probe(prompt, sharing)))
+            asyncio.create_task(client.ask(PrefixQuery(prompt, sharing)))
             for _ in range(MAX_QUESTIONS + 1)
         ]
         await asyncio.sleep(0.1)
         os.kill(pid_of(client), signal.SIGKILL)
         ends = await asyncio.wait_for(asyncio.gather(*probes, return_exceptions=True), 20)
-        assert [type(each) for each in ends] == [EngineDown] * MAX_QUESTIONS + [Refused]
+        assert [type(each) for each in ends] == [EngineDown] * MAX_QUESTIONS + [RequestRefused]
     finally:
         await client.close()
 
@@ -385,4 +385,4 @@ async def test_an_engine_that_ends_as_patience_does_is_closed_in_silence() -> No
     os.kill(pid_of(client), signal.SIGKILL)
     time.sleep(0.3)  # noqa: ASYNC251
     await closing
-    assert client.phase is Phase.DOWN
+    assert client.phase is EnginePhase.DOWN

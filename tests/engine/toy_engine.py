@@ -23,7 +23,7 @@ from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
+from quire.scheduler.request import Event, NewRequest, PoolingKind, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
 from tests.engine.toy_grammars import ToyGrammars
@@ -136,7 +136,7 @@ class World:
     def has_work(self) -> bool:
         return self._engine.has_work
 
-    def add(self, new: NewRequest, resumed: Resumed | None = None) -> None:
+    def add(self, new: NewRequest, resumed: ResumedOutput | None = None) -> None:
         refusal = self._engine.submit(new, resumed)
         if refusal is None:
             self.deltas[new.id] = []

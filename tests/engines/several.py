@@ -18,7 +18,7 @@ from quire.engine.config import (
     SupervisionConfig,
 )
 from quire.engines.local.local_engines import LocalEngines
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.request_table import GiveBack
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.supervisor import EngineSupervisor
@@ -47,10 +47,10 @@ class LocalRun:
     def process_id(self, name: str) -> int | None:
         return self.engine.processes[int(name)].process_id
 
-    async def reaches(self, phase: Phase, number: int | None = None) -> None:
+    async def reaches(self, phase: EnginePhase, number: int | None = None) -> None:
         """Wait for a phase of the engine of a number, or of all as one."""
 
-        def found() -> Phase:
+        def found() -> EnginePhase:
             of = self.engine if number is None else self.engine.processes[number]
             return of.phase
 
@@ -111,7 +111,7 @@ async def local_engines(
     await engines.start()
     try:
         run = LocalRun(engines, told)
-        await run.reaches(Phase.READY)
+        await run.reaches(EnginePhase.READY)
         yield run
     finally:
         await engines.close()
@@ -125,8 +125,8 @@ async def replicas(max_restarts: int = 20) -> AsyncIterator[ReplicatedRun]:
     await engine.start()
     try:
         async with asyncio.timeout(60):
-            while engine.phase is not Phase.READY:
-                assert engine.phase is Phase.LOADING, engine.down_reason
+            while engine.phase is not EnginePhase.READY:
+                assert engine.phase is EnginePhase.LOADING, engine.down_reason
                 await asyncio.sleep(0.01)
         yield ReplicatedRun(engine, told, local)
     finally:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from quire.cache.sharing import SharingTerms
-from quire.engine.orders import Probe, ResetPrefixCache
+from quire.engine.orders import PrefixQuery, ResetPrefixCache
 from quire.engines.process.end_cause import EndCause
-from quire.engines.process.token_stream import Refused
+from quire.engines.process.token_stream import RequestRefused
 from quire.scheduler.reasons import Reason
 from tests.engines.several import (
     LONG,
@@ -108,11 +108,11 @@ def test_refusals_arrive(shared: Shared) -> None:
     run = shared.run
 
     async def check() -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await run.engine.submit(request(1, 10_000_000, "long")).accepted()
         assert refused.value.refusal.reason is Reason.CONTEXT_EXCEEDED
         twice = run.engine.submit(request(2, name="twice"))
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             run.engine.submit(request(2, name="twice"))
         assert refused.value.refusal.reason is Reason.DUPLICATE_ID
         await read(twice)
@@ -124,7 +124,7 @@ def test_probes_find_the_engine_that_has_most_and_orders_reach_all(shared: Share
     run, prompt = shared.run, request(150).prompt_token_ids
 
     async def num_cached() -> int:
-        return (await run.engine.ask(Probe(prompt, SharingTerms()))).num_cached
+        return (await run.engine.ask(PrefixQuery(prompt, SharingTerms()))).num_cached
 
     async def check() -> None:
         assert await num_cached() == 0

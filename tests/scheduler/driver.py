@@ -9,7 +9,7 @@ from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.step import Chunk, Finish, Refusal, Step, StepResult
+from quire.scheduler.step import Finish, Refusal, SeqChunk, Step, StepResult
 
 BLOCK_SIZE = 2
 CONFIG = SchedulerConfig(
@@ -96,7 +96,7 @@ class Driver:
             self.step()
         raise AssertionError(f"not done after {max_steps} turns")
 
-    def _count(self, chunk: Chunk) -> None:
+    def _count(self, chunk: SeqChunk) -> None:
         """Every prompt token once, every sampled token at the double price."""
         new, end = self.news[chunk.request_id], chunk.start + chunk.num_tokens
         paid = max(self._paid[new.id], chunk.start)

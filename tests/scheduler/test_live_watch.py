@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from quire.cache.block_pool import BlockState
 from quire.cache.live.block_watch import FIRST_SET, apply_runs
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, Phase
+from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, RequestPhase
 from quire.scheduler.live.live_watch import MAX_WAITING, LiveWatch
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
@@ -118,8 +118,8 @@ def test_phases_and_reasons_of_a_preemption() -> None:
     for name in ("a", "b"):
         driver.add(request(name, num_prompt=4, max_tokens=9))
     folded.take(watch.frame())
-    assert {each.phase for each in folded.progress.values()} == {Phase.QUEUED}
-    seen: dict[str, list[Phase]] = {"a": [], "b": []}
+    assert {each.phase for each in folded.progress.values()} == {RequestPhase.QUEUED}
+    seen: dict[str, list[RequestPhase]] = {"a": [], "b": []}
     events = set()
     while driver.scheduler.has_work:
         driver.step()
@@ -128,7 +128,7 @@ def test_phases_and_reasons_of_a_preemption() -> None:
             seen[folded.requests[number].id].append(progress.phase)
             assert progress.event is not None
             events.add((progress.event.reason, progress.event.other))
-    assert Phase.PREEMPTED in seen["b"] and Phase.PREEMPTED not in seen["a"]
+    assert RequestPhase.PREEMPTED in seen["b"] and RequestPhase.PREEMPTED not in seen["a"]
     assert (Reason.WAITS_AFTER_PREEMPTION, "") in events
     assert folded.requests == {}
     assert folded.codes == [0, *[1] * 7]
@@ -144,7 +144,7 @@ def test_what_has_not_changed_is_not_told_again() -> None:
     assert second == LiveFrame(False, [], [], [], [], [], 0)
     driver.step()
     (progress,) = watch.frame().progress
-    assert (progress.phase, progress.num_outputs) == (Phase.DECODE, 2)
+    assert (progress.phase, progress.num_outputs) == (RequestPhase.DECODE, 2)
 
 
 def test_of_a_long_line_the_rest_is_counted() -> None:

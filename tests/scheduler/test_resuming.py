@@ -6,15 +6,15 @@ import pytest
 
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Resumed
+from quire.scheduler.request import Event, NewRequest, ResumedOutput
 from quire.scheduler.step import Delta, Finish, Step
 from tests.scheduler.driver import CONFIG, Driver, request, result_of
 
 ADMITTED = (Event(-9.0, Reason.QUEUED, 0), Event(-7.0, Reason.ADMITTED, 2))
-HAS_TOKENS = Resumed((7, 7), timeline=(*ADMITTED, Event(-4.0, Reason.FIRST_TOKEN, 0)))
+HAS_TOKENS = ResumedOutput((7, 7), timeline=(*ADMITTED, Event(-4.0, Reason.FIRST_TOKEN, 0)))
 
 
-def resume(driver: Driver, new: NewRequest, resumed: Resumed = HAS_TOKENS) -> None:
+def resume(driver: Driver, new: NewRequest, resumed: ResumedOutput = HAS_TOKENS) -> None:
     assert driver.scheduler.resume(new, resumed, driver.now) is None
     driver.news[new.id], driver.arrived_s[new.id] = new, driver.now
     driver.waiting[new.id] = None
@@ -24,7 +24,7 @@ def test_all_that_are_resumed_come_before_all_that_are_new_each_in_their_order()
     driver = Driver(replace(CONFIG, max_num_seqs=1))
     assert driver.add(request("new")) is None
     resume(driver, request("a"))
-    resume(driver, request("b"), Resumed(timeline=ADMITTED[:1]))
+    resume(driver, request("b"), ResumedOutput(timeline=ADMITTED[:1]))
     assert driver.add(request("newer")) is None
     resume(driver, request("c"))
     driver.run()
@@ -37,8 +37,8 @@ def test_a_priority_ages_from_the_first_arrival() -> None:
         CONFIG, max_num_seqs=1, scheduling_policy=PolicyName.PRIORITY, priority_ageing_s=30.0
     )
     driver = Driver(config)
-    resume(driver, request("later"), Resumed(timeline=(Event(-1.0, Reason.QUEUED, 0),)))
-    resume(driver, request("sooner"), Resumed(timeline=(Event(-5.0, Reason.QUEUED, 0),)))
+    resume(driver, request("later"), ResumedOutput(timeline=(Event(-1.0, Reason.QUEUED, 0),)))
+    resume(driver, request("sooner"), ResumedOutput(timeline=(Event(-5.0, Reason.QUEUED, 0),)))
     assert driver.add(replace(request("better"), priority=-1)) is None
     driver.run()
     assert [name for name, _ in driver.admissions] == ["better", "sooner", "later"]
@@ -87,7 +87,7 @@ def test_an_output_that_is_complete_ends_at_the_next_update(is_first: bool) -> N
 def test_the_account_goes_on() -> None:
     events = (*HAS_TOKENS.timeline, Event(-2.0, Reason.PREEMPTED_FOR_BLOCKS, 5))
     driver = Driver()
-    resume(driver, request("a"), Resumed((7, 7), timeline=events))
+    resume(driver, request("a"), ResumedOutput((7, 7), timeline=events))
     driver.run()
     finish = driver.finishes["a"]
     assert finish == Finish(

@@ -26,10 +26,10 @@ from quire.engine.messages import (
     ScoreFacts,
 )
 from quire.engine.orders import Answer, Order, Question, ResetPrefixCache, Unpin, Watch
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.subscriber import EngineSubscriber
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
@@ -118,7 +118,7 @@ class ScriptedEngine:
 
     def __init__(self, config: EngineConfig, subscriber: EngineSubscriber) -> None:
         self.config = config
-        self.phase = Phase.STARTING
+        self.phase = EnginePhase.STARTING
         self.progress = ("process", 0, 1)
         self.facts: EngineFacts | None = None
         self.ready_facts = FACTS
@@ -164,15 +164,15 @@ class ScriptedEngine:
         return self.progress_age_s
 
     async def start(self) -> None:
-        self.phase = Phase.LOADING
+        self.phase = EnginePhase.LOADING
         self.progress = ("weights", 1, 2)
         self._loop = asyncio.create_task(self._run())
 
     def submit(self, request: NewRequest) -> TokenStream:
-        if self.phase is not Phase.READY:
+        if self.phase is not EnginePhase.READY:
             raise EngineDown(self.down_reason or "not ready")
         if self.refuses is not None:
-            raise Refused(
+            raise RequestRefused(
                 Refusal(request.id, self.refuses, "refused by the script", None, self.wait_s)
             )
         stream = TokenStream(request.id)
@@ -195,7 +195,7 @@ class ScriptedEngine:
 
     async def ask(self, question: Question) -> Answer:
         if self.refuses is not None:
-            raise Refused(Refusal("question-1", self.refuses, "refused by the script"))
+            raise RequestRefused(Refusal("question-1", self.refuses, "refused by the script"))
         self.probed.append((question.token_ids, question.sharing))
         return self.probe_answer
 
@@ -225,7 +225,7 @@ class ScriptedEngine:
         self._news.append((live.request.id, event))
 
     def die(self, reason: str) -> None:
-        self.phase = Phase.DOWN
+        self.phase = EnginePhase.DOWN
         self.down_reason = reason
         for live in self._live.values():
             live.stream.fail(reason)
@@ -241,7 +241,7 @@ class ScriptedEngine:
     async def _run(self) -> None:
         await self.starts.wait()
         self.facts = self.ready_facts
-        self.phase = Phase.READY
+        self.phase = EnginePhase.READY
         while True:
             await self._work.wait()
             await self.may_step.wait()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import triton
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from tools.triton_figures.attention import ATTENTION
 from tools.triton_figures.copies import COPIES
 from tools.triton_figures.excused import Place, why_excused
@@ -57,7 +57,7 @@ def measured(kernels: Kernels, case: Case, capabilities: Iterable[int]) -> Measu
     found: Found = {}
     faults = []
     for capability in capabilities:
-        for program in case.programs(Device(capability, NUM_SMS)):
+        for program in case.programs(DeviceProperties(capability, NUM_SMS)):
             figures = found[program.name, capability] = measure(program, capability)
             where = Place(kernels.title, case.labels, program.name, capability, triton.__version__)
             reason = why_excused(where)

@@ -8,10 +8,10 @@ import torch
 
 from quire.models.attention.triton.chunk_kernel import attend_chunks
 from quire.models.attention.triton.combine_kernel import combine
-from quire.models.attention.triton.launch import NUM_WARPS, Form
+from quire.models.attention.triton.launch import NUM_WARPS, AttentionLayer
 from quire.models.attention.triton.list_kernel import count_tiles
 from quire.models.attention.triton.support import why_not_sizes
-from quire.models.attention.triton.tiles import Device, num_programs
+from quire.models.attention.triton.tiles import DeviceProperties, num_programs
 from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import KVCacheDtype, LayerFacts
@@ -71,7 +71,7 @@ FEW = {
 """The capabilities to compile some cases for where there is little time."""
 
 
-def _types(form: Form) -> dict[str, str | None]:
+def _types(form: AttentionLayer) -> dict[str, str | None]:
     """Return the types of the arguments of kernels that read keys and values."""
     dtype = NAMES[form.codec.dtype]
     scales = "*bf16" if form.number else None
@@ -86,7 +86,7 @@ def _types(form: Form) -> dict[str, str | None]:
     }
 
 
-def programs(form: Form) -> Iterator[Program]:
+def programs(form: AttentionLayer) -> Iterator[Program]:
     """Yield the programs of a layer: for long chunks, for one token of each sequence, with the list
     before and what comes after."""
     types, dtype = _types(form), NAMES[form.codec.dtype]
@@ -137,8 +137,10 @@ def cases() -> Iterator[Case]:
                 yield Case((name, kept), of_layer, FEW.get((name, kept), ()))
 
 
-def _programs_on(layer: LayerFacts, group: int, codec: Codec, device: Device) -> Iterator[Program]:
-    return programs(Form(layer, group * layer.num_kv_heads, codec, 16, device))
+def _programs_on(
+    layer: LayerFacts, group: int, codec: Codec, device: DeviceProperties
+) -> Iterator[Program]:
+    return programs(AttentionLayer(layer, group * layer.num_kv_heads, codec, 16, device))
 
 
 ATTENTION = Kernels(

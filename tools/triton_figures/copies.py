@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.kv.triton.copy_kernel import copy_tiles
 from quire.models.kv.triton.gatherer import NUM_WARPS, copy_constants
 from tools.triton_figures.program import Case, Kernels, Program
@@ -14,7 +14,7 @@ FEW = {16: (80, 90)}
 """The capabilities to compile a case for where there is little time."""
 
 
-def programs(alignment: int, _: Device) -> Iterator[Program]:
+def programs(alignment: int, _: DeviceProperties) -> Iterator[Program]:
     constants = copy_constants(alignment)
     yield Program("copy_tiles", copy_tiles, TABLES, constants, NUM_WARPS, unaligned=UNALIGNED)
 

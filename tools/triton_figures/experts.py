@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.experts.activations import Activation
 from quire.models.experts.launch import (
     NUM_WARPS,
     ROUTED_AT_ONCE,
-    GroupedWeight,
+    ProductWeight,
     combine_constants,
 )
 from quire.models.experts.product_kernel import multiply
@@ -34,25 +34,25 @@ class Layer(NamedTuple):
     size: int
     has_plain_gate: bool = True
 
-    def first(self, dtype: torch.dtype) -> GroupedWeight:
+    def first(self, dtype: torch.dtype) -> ProductWeight:
         width = 2 * self.size
         if self.has_plain_gate:
             weight = torch.empty(
                 self.num_experts, width, self.hidden_size, dtype=dtype, device=META
             )
-            return GroupedWeight(weight.chunk(2, dim=1), (), Activation.SILU)
+            return ProductWeight(weight.chunk(2, dim=1), (), Activation.SILU)
         return self._transposed(width, self.hidden_size, dtype)
 
-    def down(self, dtype: torch.dtype) -> GroupedWeight:
+    def down(self, dtype: torch.dtype) -> ProductWeight:
         if self.has_plain_gate:
             sizes = (self.num_experts, self.hidden_size, self.size)
-            return GroupedWeight((torch.empty(sizes, dtype=dtype, device=META),), ())
+            return ProductWeight((torch.empty(sizes, dtype=dtype, device=META),), ())
         return self._transposed(self.hidden_size, self.size, dtype)
 
-    def _transposed(self, width: int, size: int, dtype: torch.dtype) -> GroupedWeight:
+    def _transposed(self, width: int, size: int, dtype: torch.dtype) -> ProductWeight:
         weight = torch.empty(self.num_experts, size, width, dtype=dtype, device=META)
         bias = torch.empty(self.num_experts, width, dtype=dtype, device=META)
-        return GroupedWeight((weight.transpose(1, 2),), (bias,))
+        return ProductWeight((weight.transpose(1, 2),), (bias,))
 
 
 LAYERS = {
@@ -65,7 +65,7 @@ FEW = {("128 of 2048 x 768", "bf16"): (80, 90)}
 """The capabilities to compile some cases for where there is little time."""
 
 
-def programs(layer: Layer, dtype: torch.dtype, device: Device) -> Iterator[Program]:
+def programs(layer: Layer, dtype: torch.dtype, device: DeviceProperties) -> Iterator[Program]:
     """Yield the programs of a layer, those of its products for one token and for many."""
     name = NAMES[dtype]
     program = partial(Program, unaligned=UNALIGNED)

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.layers.triton.grouped import WIDENED_COLUMNS, RowLayout
 from quire.models.layers.triton.grouped_kernel import multiply, widen
 from quire.models.layers.triton.launch import grouped_constants
@@ -26,7 +26,7 @@ FEW = {("4 bits, groups of 32", "bf16"): (80, 90)}
 """The capabilities to compile some cases for where there is little time."""
 
 
-def programs(form: GroupForm, dtype: torch.dtype, _: Device) -> Iterator[Program]:
+def programs(form: GroupForm, dtype: torch.dtype, _: DeviceProperties) -> Iterator[Program]:
     layout = RowLayout(form, SIZES[1])
     pointers = dict.fromkeys(("x", "bias", "out"), f"*{NAMES[dtype]}")
     scale = "*fp16" if form.scale_bytes == 2 else "*fp32"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.layers.triton.launch import gate_constants, norm_constants, rope_constants
 from quire.models.layers.triton.row_kernel import gate, norm, rope
 from quire.models.native.decoder.fused import ACTIVATIONS, HeadLayout, NormParams
@@ -48,7 +48,7 @@ FEW = {("4096, 32 and 8 of 128, 14336", "bf16"): (80, 90)}
 """The capabilities to compile some cases for where there is little time."""
 
 
-def programs(sizes: Sizes, dtype: torch.dtype, _: Device) -> Iterator[Program]:
+def programs(sizes: Sizes, dtype: torch.dtype, _: DeviceProperties) -> Iterator[Program]:
     pointer = f"*{NAMES[dtype]}"
     rows = dict.fromkeys(("x", "added", "weight", "out", "cos", "sin"), pointer)
     numbers = dict.fromkeys(("epsilon", "query_epsilon", "key_epsilon"), "fp32")

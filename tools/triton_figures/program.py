@@ -8,7 +8,7 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 """Dtypes as Triton's signatures have them."""
@@ -64,7 +64,7 @@ class Case(NamedTuple):
     """
 
     labels: tuple[str, ...]
-    programs: Callable[[Device], Iterable[Program]]
+    programs: Callable[[DeviceProperties], Iterable[Program]]
     few: Sequence[int] = ()
 
 

@@ -7,7 +7,7 @@ import torch
 
 from quire.engine.sampling.triton.launch import NUM_WARPS, sample_constants
 from quire.engine.sampling.triton.sample_kernel import sample
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 VOCABULARIES = {"32000": 32_000, "128256": 128_256, "151936": 151_936, "262144": 262_144}
@@ -23,7 +23,7 @@ TYPES = {
 }
 
 
-def programs(vocab_size: int, dtype: torch.dtype, _: Device) -> Iterator[Program]:
+def programs(vocab_size: int, dtype: torch.dtype, _: DeviceProperties) -> Iterator[Program]:
     types = {"logits": f"*{NAMES[dtype]}", **TYPES}
     values = {
         **sample_constants(vocab_size),

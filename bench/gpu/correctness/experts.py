@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.gpu.check import Finding, Place
 from quire.models.experts.activations import Activation
-from quire.models.experts.launch import GroupedWeight, multiply_grouped, route_pairs
+from quire.models.experts.launch import ProductWeight, multiply_grouped, route_pairs
 
 PLAIN = Product(num_rows=33, num_experts=16, top_k=4, width=192, size=256, num_hit=11)
 PRODUCTS = {
@@ -47,7 +47,7 @@ def _compare(what: str, product: Product, place: Place) -> Finding:
     def there(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(_moved(tensor, place.device) for tensor in tensors)
 
-    weight = GroupedWeight(there(product.weights), there(product.biases), product.activation)
+    weight = ProductWeight(there(product.weights), there(product.biases), product.activation)
     ids = product.expert_ids.to(place.device)
     routing = route_pairs(ids.flatten(), product.num_experts)
     found = multiply_grouped(product.rows.to(place.device), weight, routing, None)

@@ -14,7 +14,7 @@ from bench.gpu.speed.ceilings import ceilings
 from bench.gpu.speed.floor import Work, judge
 from bench.gpu.speed.timing import Call, cache_bytes, num_buffers, time_captured
 from quire.models.experts.activations import Activation
-from quire.models.experts.launch import GroupedWeight
+from quire.models.experts.launch import ProductWeight
 from quire.models.experts.operators import combine, multiply, route
 
 
@@ -67,8 +67,8 @@ class Layer(NamedTuple):
         num_experts = len(self.down)
         routing = route(self.expert_ids.reshape(-1), num_experts)
         gate, up = self.gate_up.chunk(2, dim=1)
-        inner = multiply(self.rows, GroupedWeight((gate, up), (), Activation.SILU), routing)
-        products = multiply(inner, GroupedWeight((self.down,), ()), routing)
+        inner = multiply(self.rows, ProductWeight((gate, up), (), Activation.SILU), routing)
+        products = multiply(inner, ProductWeight((self.down,), ()), routing)
         return combine(products, self.expert_ids, self.shares, num_experts)
 
     def compute_by_torch(self) -> Tensor:

@@ -16,9 +16,9 @@ from bench.gpu.speed.attention import REHEARSED as REHEARSED_CASES
 from bench.gpu.speed.attention_case import AttentionCase, build_calls, build_layers_for, build_store
 from bench.gpu.speed.timing import Call, time_captured
 from quire.models.attention.triton.backend import TritonAttention
-from quire.models.attention.triton.launch import Form
+from quire.models.attention.triton.launch import AttentionLayer
 from quire.models.attention.triton.support import describe
-from quire.models.attention.triton.tiles import Tile
+from quire.models.attention.triton.tiles import TileShape
 from quire.models.config import KVCacheDtype
 
 TRIAL_S = 12.0
@@ -33,13 +33,13 @@ class Trial(NamedTuple):
     """A case of attention, and the tiles to try on it."""
 
     case: AttentionCase
-    tiles: Sequence[Tile]
+    tiles: Sequence[TileShape]
 
 
-def tiles_of(*sizes: Sequence[int]) -> list[Tile]:
+def tiles_of(*sizes: Sequence[int]) -> list[TileShape]:
     """Return the tiles of all these rows, keys, numbers of warps and of stages, in an order by
     chance, so that those that come first stand for all."""
-    tiles = [Tile(*each) for each in product(*sizes)]
+    tiles = [TileShape(*each) for each in product(*sizes)]
     Random(0).shuffle(tiles)
     return tiles
 
@@ -52,7 +52,7 @@ TRIALS = (
     Trial(AttentionCase("prefill 8k", ((8192, 8192),)), PREFILL_TILES),
     Trial(AttentionCase("decode 64 x 4k, fp8", ((4096, 1),) * 64, FP8), DECODE_TILES),
 )
-REHEARSED = (Trial(REHEARSED_CASES[0], (Tile(16, 32, 1, 1),)),)
+REHEARSED = (Trial(REHEARSED_CASES[0], (TileShape(16, 32, 1, 1),)),)
 
 
 @torch.inference_mode()
@@ -62,7 +62,7 @@ def check_tiles(place: Place) -> Iterator[Finding]:
         bench = _Bench(trial.case, place.device)
         rule = bench.rule_tile()
         ends_s = time.monotonic() + TRIAL_S
-        times_s: dict[Tile, float | None] = {}
+        times_s: dict[TileShape, float | None] = {}
         tiles = list(dict.fromkeys([rule, *trial.tiles]))
         for group in _grouped(tiles, bench.num_compilers):
             if time.monotonic() < ends_s:
@@ -71,7 +71,7 @@ def check_tiles(place: Place) -> Iterator[Finding]:
 
 
 def summarise(
-    case: AttentionCase, rule: Tile, times_s: Mapping[Tile, float | None], num_left: int
+    case: AttentionCase, rule: TileShape, times_s: Mapping[TileShape, float | None], num_left: int
 ) -> Finding:
     """Return the seconds of tiles as a finding; None are those that do not fit, or that took too
     long to compile. The rule's must be among those that run."""
@@ -101,13 +101,13 @@ class _Bench:
         self._here = describe(device)
         self.num_compilers = 1 if self._here.is_interpreted else NUM_COMPILERS
 
-    def rule_tile(self) -> Tile:
+    def rule_tile(self) -> TileShape:
         """Return the tile that is taken where requests are served."""
         store, heads = self._store, self._case.shape.num_heads
-        form = Form(self._layers[0], heads, store.codec, store.block_size, self._here)
+        form = AttentionLayer(self._layers[0], heads, store.codec, store.block_size, self._here)
         return form.tile(max(num_new for _, num_new in self._case.chunks))
 
-    def try_all(self, tiles: Sequence[Tile]) -> dict[Tile, float | None]:
+    def try_all(self, tiles: Sequence[TileShape]) -> dict[TileShape, float | None]:
         """Compile all beside each other, then time one after the other; None if one does not fit or
         compiles too long."""
         pool = ThreadPoolExecutor(self.num_compilers)
@@ -120,12 +120,12 @@ class _Bench:
             for tile in tiles
         }
 
-    def _calls(self, tile: Tile) -> list[Call]:
+    def _calls(self, tile: TileShape) -> list[Call]:
         backend = TritonAttention(self._store, self._here._replace(tile=tile))
         return build_calls(self._case, backend, self._layers, self._device)
 
 
-def _grouped(tiles: Sequence[Tile], size: int) -> Iterator[Sequence[Tile]]:
+def _grouped(tiles: Sequence[TileShape], size: int) -> Iterator[Sequence[TileShape]]:
     for first in range(0, len(tiles), size):
         yield tiles[first : first + size]
 
@@ -148,5 +148,5 @@ def _runs(future: Future[None]) -> bool:
     return True
 
 
-def _text(tile: Tile) -> str:
+def _text(tile: TileShape) -> str:
     return "{} rows, {} keys, {} warps, {} stages".format(*tile)

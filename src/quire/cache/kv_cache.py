@@ -23,7 +23,7 @@ from quire.cache.host_pool import HostPool, HostUsage
 from quire.cache.kv_events import KVEvent
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
-from quire.cache.prefix_miss import Miss
+from quire.cache.prefix_miss import PrefixMiss
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 from quire.cache.transfers import Transfers
@@ -307,7 +307,7 @@ class KVCache:
 
     def explain_miss(
         self, table: BlockTable, token_ids: Sequence[int], num_found: int
-    ) -> Miss | None:
+    ) -> PrefixMiss | None:
         """Return why this table's admission found only `num_found` tokens, None if that is all."""
         if not self._is_caching:
             return None

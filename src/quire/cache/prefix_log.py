@@ -8,7 +8,7 @@ from quire.cache.block_hash import group_of, ids_of
 from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
 from quire.cache.kv_events import KVEvent, KVEventKind, Medium
-from quire.cache.prefix_miss import Miss, PrefixMisses
+from quire.cache.prefix_miss import PrefixMiss, PrefixMisses
 
 
 class PrefixLog:
@@ -67,7 +67,7 @@ class PrefixLog:
         events, self._events = tuple(self._events), []
         return events
 
-    def explain_miss(self, chain: Chain, num_tokens: int, num_found: int) -> Miss | None:
+    def explain_miss(self, chain: Chain, num_tokens: int, num_found: int) -> PrefixMiss | None:
         """Return why no more than `num_found` of `num_tokens` tokens were found, as
         `PrefixMisses.explain` does.
         """

@@ -25,7 +25,7 @@ class MissKind(StrEnum):
     NEW = "new"  # nothing like it is known (first token of it)
 
 
-class Miss(NamedTuple):
+class PrefixMiss(NamedTuple):
     """The reason of a miss and the number that goes with it."""
 
     kind: MissKind
@@ -63,32 +63,32 @@ class PrefixMisses:
         self._evicted.clear()
         self._after.clear()
 
-    def explain(self, chain: Chain, num_tokens: int, num_found: int) -> Miss | None:
+    def explain(self, chain: Chain, num_tokens: int, num_found: int) -> PrefixMiss | None:
         """Return why a prompt of `num_tokens` found only `num_found`, or None where it found all
         that it may: at least the last token is always computed.
         """
         index, most = num_found // self._block_size, (num_tokens - 1) // self._block_size
         if most == 0:
-            return Miss(MissKind.TOO_SHORT, num_tokens)
+            return PrefixMiss(MissKind.TOO_SHORT, num_tokens)
         if index >= most:
             return None
         return self._explain(chain, index)
 
-    def _explain(self, chain: Chain, index: int) -> Miss:
+    def _explain(self, chain: Chain, index: int) -> PrefixMiss:
         start, digest = index * self._block_size, chain.digests[index]
         following = self._after.get(chain.parent_digest(index), {})
         if digest in self._evicted or digest in following:  # if in: another group has lost it
-            return Miss(MissKind.EVICTED, start)
+            return PrefixMiss(MissKind.EVICTED, start)
         longest = -1
         for content in islice(reversed(following.values()), MAX_COMPARED):
             num_equal = _num_equal(content, chain, index)
             if num_equal == self._block_size:
-                return Miss(MissKind.SALT, start)
+                return PrefixMiss(MissKind.SALT, start)
             if content.extra.salt == chain.extra(index).salt:  # what others ask is not told
                 longest = max(longest, num_equal)
         if longest > 0 or (longest == 0 and index > 0):
-            return Miss(MissKind.DIFFERS, start + longest)
-        return Miss(MissKind.NEW, start)
+            return PrefixMiss(MissKind.DIFFERS, start + longest)
+        return PrefixMiss(MissKind.NEW, start)
 
 
 def _num_equal(content: Content, chain: Chain, index: int) -> int:

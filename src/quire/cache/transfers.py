@@ -16,7 +16,7 @@ STORED = -2
 """Stands for a block that only the store has."""
 
 
-class Place(NamedTuple):
+class BlockPosition(NamedTuple):
     """The place of one block in a chain, and the key under which it is found."""
 
     block_index: int
@@ -32,10 +32,10 @@ class StoredPrefix(NamedTuple):
 
     num_here: int
     num_blocks: int
-    missing: tuple[Place, ...]
+    missing: tuple[BlockPosition, ...]
 
 
-class TakenIn(NamedTuple):
+class IncomingBlock(NamedTuple):
     """A block that was taken for incoming data, by its position in the question."""
 
     position: int
@@ -86,14 +86,16 @@ class Transfers:
         lookup = _WithStore(here, chain, is_stored)
         found = find_prefix(lookup, finder.groups, chain, max_blocks, block_size=size)
         missing = [
-            Place(index, group, group_key(chain.digests[index], group))
+            BlockPosition(index, group, group_key(chain.digests[index], group))
             for group, ids in enumerate(found)
             for index, block_id in enumerate(ids)
             if block_id == STORED
         ]
         return StoredPrefix(num_here, len(found[0]), tuple(sorted(missing)))
 
-    def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
+    def take_in(
+        self, chain: Chain, places: Sequence[BlockPosition], name: str = ""
+    ) -> list[IncomingBlock]:
         """Take blocks for these places, as many as the pool has, and let them be found as cached.
         Places that are here by now get none. What the chain has here already is the last to be
         evicted for it. The caller writes the blocks before any step is scheduled. `name` identifies
@@ -110,7 +112,7 @@ class Transfers:
         held = [block_id for ids in here for block_id in ids if block_id != NULL_BLOCK]
         pool.share(held)
         taken = pool.take(min(len(wanted), pool.num_available)) or []
-        pairs = [TakenIn(*pair) for pair in zip(wanted, taken, strict=False)]
+        pairs = [IncomingBlock(*pair) for pair in zip(wanted, taken, strict=False)]
         for position, block_id in pairs:
             index, group, key = places[position]
             pool.cache(block_id, key, chain.content(index))

@@ -17,7 +17,7 @@ from quire.engine.running_record import RunningRequests
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Resumed
+from quire.scheduler.request import Event, NewRequest, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 from quire.scheduler.usage.ledger import UsageUpdate
@@ -42,7 +42,7 @@ class InFlightStep(NamedTuple):
     began_s: float
 
 
-class Beside(NamedTuple):
+class EngineExtras(NamedTuple):
     """The optional parts of an engine: the prefix cache on disk, and a function that closes
     everything opened with the engine."""
 
@@ -53,7 +53,7 @@ class Beside(NamedTuple):
 WAIT_S = 0.01
 """The interval in which an engine receives messages while all requests wait for grammars or a disk.
 """
-NOTHING = Beside()
+NOTHING = EngineExtras()
 NO_STEP = StepOutput(0, 0, 0.0, [])
 
 
@@ -71,7 +71,7 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         clock: Callable[[], float],
-        beside: Beside = NOTHING,
+        beside: EngineExtras = NOTHING,
         *,
         is_overlapped: bool = False,
     ) -> None:
@@ -113,7 +113,7 @@ class Engine:
         """The accounts of blocks that engines send each other, None where they do not."""
         return None if self._disk is None else self._disk.transfer_stats
 
-    def submit(self, new: NewRequest, resumed: Resumed | None = None) -> Refusal | None:
+    def submit(self, new: NewRequest, resumed: ResumedOutput | None = None) -> Refusal | None:
         """Add a request to the waiting queue, `resumed` where an engine that has ended had accepted
         it; return the refusal if it was not accepted."""
         refusal = self._add(new, resumed)
@@ -121,7 +121,7 @@ class Engine:
             self._disk.begin(new.id)
         return refusal
 
-    def _add(self, new: NewRequest, resumed: Resumed | None) -> Refusal | None:
+    def _add(self, new: NewRequest, resumed: ResumedOutput | None) -> Refusal | None:
         """Add a request, which waits for its grammar, if it has one."""
         grammars, grammar = self._grammars, new.sampling.grammar
         if grammar and grammars is None:

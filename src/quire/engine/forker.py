@@ -27,7 +27,7 @@ from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL
 from quire.engine.failure_kind import start_failure_of
 from quire.engine.imports import LEAN, import_engine, import_what_loading_needs
-from quire.engine.messages import Failed, Loading
+from quire.engine.messages import EngineFailure, LoadingProgress
 from quire.engine.process import run
 from quire.engine.process_setup import prepare_process, set_process_name
 from quire.engine.spawn import TOLD, Descriptors
@@ -39,7 +39,7 @@ MAX_REQUEST_BYTES = 1 << 12
 NUM_FDS = len(Descriptors._fields) + 1
 
 
-class Request(NamedTuple):
+class ForkRequest(NamedTuple):
     """A message of the server. `fds` are those of an engine that is wanted and the pipe, or
     none."""
 
@@ -52,7 +52,7 @@ class Request(NamedTuple):
             os.close(fd)
 
 
-class Birth(NamedTuple):
+class ForkedEngine(NamedTuple):
     """A process that was just forked to be an engine: its descriptors, and since when
     (`time.monotonic`) it was in the making."""
 
@@ -74,8 +74,8 @@ class Forker:
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
-    def run(self) -> Birth | None:
-        """Return None when the server is gone, and in each engine its `Birth`."""
+    def run(self) -> ForkedEngine | None:
+        """Return None when the server is gone, and in each engine its `ForkedEngine`."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd != self._control.fileno():
@@ -88,20 +88,20 @@ class Forker:
                 if request.fds and (birth := self._fork(request)) is not None:
                     return birth
 
-    def _receive(self) -> Request | None:
+    def _receive(self) -> ForkRequest | None:
         """Return the next message, or None if the server is gone."""
         try:
             body, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST_BYTES, NUM_FDS)
         except OSError:
             return None
-        return Request(msgspec.msgpack.decode(body, type=str), tuple(fds)) if body else None
+        return ForkRequest(msgspec.msgpack.decode(body, type=str), tuple(fds)) if body else None
 
-    def _import(self, request: Request) -> None:
+    def _import(self, request: ForkRequest) -> None:
         """Import the missing modules, and report the result, or an error, to the server; the error
         is raised."""
         try:
             if request.fds:
-                self._say(request, Loading("imports", 0, 1))
+                self._say(request, LoadingProgress("imports", 0, 1))
             is_toy = request.model_type == TOY_MODEL
             if is_toy not in self._imported:
                 import_engine(is_toy=is_toy, is_lean=self._is_lean)
@@ -110,28 +110,28 @@ class Forker:
                 import_what_loading_needs(request.model_type)
         except Exception as error:
             if request.fds:
-                self._say(request, Failed(f"{type(error).__name__}: {error}"))
+                self._say(request, EngineFailure(f"{type(error).__name__}: {error}"))
             raise
 
-    def _say(self, request: Request, message: Loading | Failed) -> None:
+    def _say(self, request: ForkRequest, message: LoadingProgress | EngineFailure) -> None:
         with socket.socket(fileno=os.dup(request.fds[0])) as to_server, suppress(ChannelClosed):
             Channel(to_server).send(message)
 
-    def _fork(self, request: Request) -> Birth | None:
-        """Fork an engine: return its `Birth` in the child, and None in the parent."""
+    def _fork(self, request: ForkRequest) -> ForkedEngine | None:
+        """Fork an engine: return its `ForkedEngine` in the child, and None in the parent."""
         began_s, self._began_s = self._began_s, None
         try:
             pid = os.fork()
         except OSError as error:
             logger.warning("no engine can be forked: %s", error)
-            self._say(request, Failed(str(error), start_failure_of(error)))
+            self._say(request, EngineFailure(str(error), start_failure_of(error)))
             request.close()
             return None
         *fds, told = request.fds
         if pid == 0:
             self._close_all(told)
             os.setsid()
-            return Birth(Descriptors(*fds), time.monotonic() if began_s is None else began_s)
+            return ForkedEngine(Descriptors(*fds), time.monotonic() if began_s is None else began_s)
         for fd in fds:
             os.close(fd)
         process_fd = os.pidfd_open(pid)

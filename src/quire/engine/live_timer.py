@@ -4,7 +4,7 @@ when its work is done; less often if frames would take more than a small share o
 import logging
 from collections.abc import Callable
 
-from quire.scheduler.live.in_flight import InFlight
+from quire.scheduler.live.in_flight import InFlightRequests
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.live.live_watch import LiveWatch
 
@@ -18,7 +18,9 @@ class LiveTimer:
     """Takes the frames of one watch, `interval_s` seconds apart at least. An error of the watch is
     logged and ends it, never the engine."""
 
-    def __init__(self, in_flight: InFlight, interval_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, in_flight: InFlightRequests, interval_s: float, clock: Callable[[], float]
+    ) -> None:
         self._watch = LiveWatch(in_flight)
         self._interval_s = interval_s
         self._clock = clock

@@ -4,7 +4,14 @@ from typing import NamedTuple
 
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
-from quire.engine.messages import Abort, Ask, EngineOutput, Submit, ToEngine, decode_to_engine
+from quire.engine.messages import (
+    Abort,
+    EngineOutput,
+    EngineQuery,
+    Submit,
+    ToEngine,
+    decode_to_engine,
+)
 from quire.engine.orders import Answer
 from quire.scheduler.step import Delta, Refusal
 from quire.storage.disk.counts import DiskStats
@@ -96,7 +103,7 @@ class EngineLoop:
             aborted = self._engine.abort(message.request_id)
             if aborted is not None:
                 results.aborted.append(aborted)
-        elif isinstance(message, Ask):
+        elif isinstance(message, EngineQuery):
             results.answers.append((message.id, message.question.answer(self._engine)))
         else:
             message.apply(self._engine)

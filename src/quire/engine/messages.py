@@ -11,7 +11,7 @@ from quire.cache.kv_events import KVEvent
 from quire.engine.failure_kind import FailureKind
 from quire.engine.orders import Answer, Order, Question
 from quire.scheduler.live.live_frame import LiveFrame
-from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
+from quire.scheduler.request import Event, NewRequest, PoolingKind, ResumedOutput
 from quire.scheduler.step import Delta, Refusal, Stats
 from quire.scheduler.usage.ledger import NOTHING_USED, UsageUpdate
 from quire.storage.disk.counts import DiskStats
@@ -23,7 +23,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     delivered."""
 
     request: NewRequest
-    resumed: Resumed | None = None
+    resumed: ResumedOutput | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
@@ -32,14 +32,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     request_id: str
 
 
-class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
+class EngineQuery(msgspec.Struct, frozen=True, tag="ask", array_like=True):
     """Server to engine: answer a question, under this id."""
 
     id: str
     question: Question
 
 
-class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
+class LoadingProgress(msgspec.Struct, frozen=True, tag="loading", array_like=True):
     """Engine to server, while starting: the current phase, `done` of `total` units of it."""
 
     phase: str
@@ -188,7 +188,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     facts: EngineFacts
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
+class EngineFailure(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     """Engine to server: the last message before the process ends; `message` is for people, `kind`
     for the server's reaction."""
 
@@ -227,7 +227,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     transfer: TransferStats | None = None
 
 
-ToEngine: TypeAlias = Submit | Abort | Ask | Order
-FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput
+ToEngine: TypeAlias = Submit | Abort | EngineQuery | Order
+FromEngine: TypeAlias = LoadingProgress | Ready | EngineFailure | EngineOutput
 
-decode_to_engine = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | Ask | Order).decode
+decode_to_engine = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | EngineQuery | Order).decode

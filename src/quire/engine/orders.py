@@ -73,7 +73,7 @@ class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
         engine.watch(self.interval_s)
 
 
-class ServedElsewhere(OrderBase, frozen=True, tag="served_elsewhere", array_like=True):
+class ChargeTenants(OrderBase, frozen=True, tag="served_elsewhere", array_like=True):
     """Charge tenants for their service in other engines of the model, in prices over weights, as if
     this engine had served them."""
 
@@ -83,7 +83,7 @@ class ServedElsewhere(OrderBase, frozen=True, tag="served_elsewhere", array_like
         engine.charge(self.served)
 
 
-class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
+class PrefixQuery(msgspec.Struct, frozen=True, tag="probe", array_like=True):
     """A question: the prefix hit of a prompt under these sharing terms."""
 
     token_ids: tuple[int, ...]
@@ -98,6 +98,6 @@ class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
         return max(answers, key=lambda each: each.num_cached)
 
 
-Order: TypeAlias = ResetPrefixCache | Unpin | Watch | ServedElsewhere
-Question: TypeAlias = Probe
+Order: TypeAlias = ResetPrefixCache | Unpin | Watch | ChargeTenants
+Question: TypeAlias = PrefixQuery
 Answer: TypeAlias = PrefixProbe

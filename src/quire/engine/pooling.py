@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.engine.sampling.device_to_host import DeviceToHost, HostCopy
 from quire.scheduler.request import Pooling, PoolingKind
-from quire.scheduler.step import Chunk
+from quire.scheduler.step import SeqChunk
 
 Numbers: TypeAlias = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ class PromptPooling:
     num_prompt_tokens: int
     total: Tensor | None = None
 
-    def rows(self, chunk: Chunk) -> range:
+    def rows(self, chunk: SeqChunk) -> range:
         """Return the tokens of a chunk, counted from its first, whose states are needed."""
         end = chunk.start + chunk.num_tokens
         match self.pooling.kind:
@@ -47,7 +47,7 @@ class PromptPooling:
             part = states.sum(0, dtype=torch.float64)
             self.total = part if self.total is None else self.total + part
 
-    def is_complete(self, chunk: Chunk) -> bool:
+    def is_complete(self, chunk: SeqChunk) -> bool:
         """Return whether the chunk is the last of the prompt."""
         return chunk.start + chunk.num_tokens == self.num_prompt_tokens
 
@@ -64,9 +64,9 @@ class PooledSpans:
     each pooled chunk, its request's pooling, and the first and the end of its rows of states."""
 
     indices: list[int] = field(default_factory=list)
-    spans: list[tuple[Chunk, PromptPooling, int, int]] = field(default_factory=list)
+    spans: list[tuple[SeqChunk, PromptPooling, int, int]] = field(default_factory=list)
 
-    def add(self, chunk: Chunk, pooling: PromptPooling, first_token: int) -> None:
+    def add(self, chunk: SeqChunk, pooling: PromptPooling, first_token: int) -> None:
         """Note a chunk of a request that pools, whose first token is the step's `first_token`."""
         before = len(self.indices)
         self.indices.extend(first_token + row for row in pooling.rows(chunk))
@@ -107,7 +107,7 @@ class PendingVectors(NamedTuple):
 
 
 def pooled_spans(
-    chunks: Sequence[Chunk], poolings: Sequence[PromptPooling | None], starts: Sequence[int]
+    chunks: Sequence[SeqChunk], poolings: Sequence[PromptPooling | None], starts: Sequence[int]
 ) -> PooledSpans:
     """Return the states that the chunks of a step need; chunk i begins at its token `starts[i]`."""
     spans = PooledSpans()

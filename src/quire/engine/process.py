@@ -25,7 +25,7 @@ from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
 from quire.engine.imports import import_engine
-from quire.engine.messages import Failed, Loading, Ready
+from quire.engine.messages import EngineFailure, LoadingProgress, Ready
 from quire.engine.process_setup import FAILED, prepare_process, set_process_name, set_up_log
 from quire.engine.running_record import RunningRecord, RunningRequests
 from quire.engine.spawn import Descriptors
@@ -48,7 +48,7 @@ def run(fds: Descriptors, imported_since_s: float | None = None) -> None:
     except Exception as error:
         logger.exception("the engine ends")
         with suppress(ChannelClosed):
-            channel.send(Failed(f"{type(error).__name__}: {error}", kind_of(error)))
+            channel.send(EngineFailure(f"{type(error).__name__}: {error}", kind_of(error)))
         sys.exit(FAILED)
 
 
@@ -56,7 +56,7 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
     """Load the model of the configuration in the first frame, then run the engine's loop."""
 
     def report_progress(phase: str, done: int, total: int) -> None:
-        channel.send(Loading(phase, done, total))
+        channel.send(LoadingProgress(phase, done, total))
 
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
@@ -82,7 +82,7 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
             on_rank_lost=partial(_end_at_once, channel),
         )
     except EXPECTED as error:
-        channel.send(Failed(str(error), start_failure_of(error)))  # the server logs it
+        channel.send(EngineFailure(str(error), start_failure_of(error)))  # the server logs it
         sys.exit(FAILED)
     with closing(engine):
         gc.collect()
@@ -92,7 +92,7 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
         EngineLoop(engine, channel).run()
 
 
-def _end_at_once(channel: Channel, failed: Failed) -> NoReturn:
+def _end_at_once(channel: Channel, failed: EngineFailure) -> NoReturn:
     """End the process in any thread: others may wait for a rank that is lost."""
     channel.send_last(failed)
     os._exit(FAILED)

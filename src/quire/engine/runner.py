@@ -43,8 +43,8 @@ from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import (
     BlockIds,
-    Chunk,
     NewRequestData,
+    SeqChunk,
     Step,
     StepFailure,
     StepLaunch,
@@ -306,7 +306,7 @@ def _claimed(step: Step) -> set[int]:
 
 
 def _token_ids(
-    chunks: tuple[Chunk, ...], rows: list[RequestRow], before: LaunchedStep | None
+    chunks: tuple[SeqChunk, ...], rows: list[RequestRow], before: LaunchedStep | None
 ) -> tuple[Numbers, tuple[Numbers, Numbers]]:
     """Return the step's token ids, with 0 where the host does not know them yet, and for these
     their indices in the step, and their indices in what the step `before` has sampled."""
@@ -334,7 +334,7 @@ def _numbers(values: Sequence[int]) -> Numbers:
 
 
 def _logits_indices(
-    chunks: tuple[Chunk, ...], rows: list[RequestRow], starts: list[int]
+    chunks: tuple[SeqChunk, ...], rows: list[RequestRow], starts: list[int]
 ) -> tuple[Numbers, list[tuple[int, int]]]:
     """Return the indices of the step's tokens whose logits are needed, and the span of each chunk
     in them: its last token if it samples, all its tokens if its prompt is scored, else none.

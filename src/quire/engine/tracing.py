@@ -17,7 +17,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
-from quire.cache.transfers import Place, TakenIn, Transfers
+from quire.cache.transfers import BlockPosition, IncomingBlock, Transfers
 from quire.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class TracedTransfers(Transfers):
         super().__init__(finder, log)
         self._tracer = tracer
 
-    def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
+    def take_in(
+        self, chain: Chain, places: Sequence[BlockPosition], name: str = ""
+    ) -> list[IncomingBlock]:
         with _span(self._tracer, "take_in", name) as span:
             taken = super().take_in(chain, places, name)
             span.set_attributes(

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.orders import Answer, Order, Question
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.token_stream import TokenStream
@@ -30,7 +30,7 @@ class EngineProtocol(Protocol):
     means."""
 
     @property
-    def phase(self) -> Phase: ...
+    def phase(self) -> EnginePhase: ...
 
     @property
     def progress(self) -> tuple[str, int, int]: ...

@@ -37,7 +37,7 @@ class BlockRows(Protocol):
 
 
 @runtime_checkable
-class KeepsBlocks(Protocol):
+class BlockRowsModel(Protocol):
     """A model whose blocks can be had as rows."""
 
     def block_rows(self) -> BlockRows:

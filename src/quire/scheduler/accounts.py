@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import BlockUsage
 from quire.cache.host_pool import HostUsage
-from quire.cache.prefix_miss import Miss, MissKind
+from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -117,7 +117,7 @@ class Counters:
         for account in self.usage.accounts(victim.new.tenant):
             account.num_preemptions += 1
 
-    def note_prefix(self, request: Request, miss: Miss | None, now: float) -> None:
+    def note_prefix(self, request: Request, miss: PrefixMiss | None, now: float) -> None:
         """Count the prefix hit of the first admission, and the reason of the miss after it."""
         self.num_prefix_queries += request.num_prompt_tokens
         for account in self.usage.accounts(request.new.tenant):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from quire.cache.admission import BlocksMissing
 from quire.cache.kv_cache import KVCache
-from quire.cache.prefix_miss import Miss
+from quire.cache.prefix_miss import PrefixMiss
 from quire.scheduler.accounts import Counters
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
@@ -181,7 +181,7 @@ class Admission:
             self._counters.note_prefix(request, self._explain_miss(request), now)
         return admitted
 
-    def _explain_miss(self, request: Request) -> Miss | None:
+    def _explain_miss(self, request: Request) -> PrefixMiss | None:
         """Return why no more of its prompt was found, or None where the request declined to
         look.
         """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.cache.kv_cache import KVCache
-from quire.cache.prefix_miss import Miss
+from quire.cache.prefix_miss import PrefixMiss
 from quire.cache.sharing import SharingTerms
 
 
@@ -16,7 +16,7 @@ class PrefixProbe(NamedTuple):
 
     num_cached: int
     num_on_device: int
-    miss: Miss | None
+    miss: PrefixMiss | None
 
 
 def probe_prefix(cache: KVCache, token_ids: Sequence[int], sharing: SharingTerms) -> PrefixProbe:

@@ -31,7 +31,7 @@ class ScheduledChunk(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-class Awaited(NamedTuple):
+class PrefixWait(NamedTuple):
     """The blocks that a waiting request waits for: it will find `num_tokens` more than the
     `num_found` that it would now, computed by the request `other`, and need `num_blocks` for the
     rest. The last of those tokens' blocks has `key`.
@@ -57,7 +57,7 @@ class PrefixWaits:
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}
         self._scheduled: dict[Request, list[ScheduledChunk]] = {}
-        self._awaited: dict[Request, Awaited] = {}
+        self._awaited: dict[Request, PrefixWait] = {}
         self._num_steps: dict[Request, int] = {}
 
     def add_chunk(self, request: Request, start: int, end: int) -> None:
@@ -99,7 +99,7 @@ class PrefixWaits:
         self._num_steps[request] = num_steps = self._num_steps.get(request, 0) + 1
         return num_steps == 1
 
-    def awaited(self, request: Request, *, use_host: bool) -> Awaited | None:
+    def awaited(self, request: Request, *, use_host: bool) -> PrefixWait | None:
         """Return the computation that continues the request's prefix hit, or None. The answer is
         also None if the request has waited long enough."""
         if not self._computing or self._num_steps.get(request, 0) >= MAX_STEPS:
@@ -114,7 +114,7 @@ class PrefixWaits:
             self._awaited[request] = awaited
         return awaited
 
-    def _look_up(self, request: Request, *, use_host: bool) -> Awaited | None:
+    def _look_up(self, request: Request, *, use_host: bool) -> PrefixWait | None:
         table, token_ids, size = request.table, request.token_ids, self._block_size
         num_found = self._cache.num_cached(table, token_ids, use_host=use_host)
         keys = self._cache.block_keys(table, token_ids)
@@ -127,7 +127,7 @@ class PrefixWaits:
         key = keys[end - 1]
         num_blocks = self._num_groups * (-(-len(token_ids) // size) - end)
         other = self._computing[key].id
-        return Awaited((end - first) * size, num_found, num_blocks, key, other)
+        return PrefixWait((end - first) * size, num_found, num_blocks, key, other)
 
     def _remove(self, request: Request, keys: Iterable[bytes]) -> None:
         for key in keys:
@@ -139,7 +139,7 @@ class PrefixWaits:
         self._num_steps.pop(request, None)
 
 
-class Loads:
+class PrefixLoads:
     """Knows which of the scheduler's `requests` wait while the beginning of their prompts is read
     from a slower store. They are not admitted until that has ended, and hold nobody up.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import LoadSource, Reason
-from quire.scheduler.usage.ledger import Generated
+from quire.scheduler.usage.ledger import GeneratedTokens
 
 SortKey: TypeAlias = tuple[float, int]
 """The order of requests, smallest first; the number breaks ties."""
@@ -176,7 +176,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumedOutput:
     """The part of an output that was handed out before the engine that computed it ended: another
     engine goes on behind it.
 
@@ -235,7 +235,7 @@ class Request:
     prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)
-    generated: Generated = field(default_factory=Generated)
+    generated: GeneratedTokens = field(default_factory=GeneratedTokens)
 
     @property
     def id(self) -> str:

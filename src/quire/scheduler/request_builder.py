@@ -9,7 +9,7 @@ counted by the engine that has ended.
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.policy import Policy
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Request, Resumed
+from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 
 BEFORE_ALL_NEW = 1 << 62
 """The offset by which numbers of resumed requests are below those of new ones."""
@@ -31,7 +31,9 @@ class RequestBuilder:
         self._num_built += 1
         return self._request(new, self._num_built, now, is_ready=is_ready)
 
-    def resumed(self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool) -> Request:
+    def resumed(
+        self, new: NewRequest, resumed: ResumedOutput, now: float, *, is_ready: bool
+    ) -> Request:
         """Return a resumed request, whose delivered output is neither delivered nor counted again.
         It keeps its arrival time, or has `now` without a recorded one."""
         self._num_built += 1

@@ -23,18 +23,18 @@ from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
-from quire.scheduler.live.in_flight import InFlight
+from quire.scheduler.live.in_flight import InFlightRequests
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
-from quire.scheduler.prefix_waits import Loads
+from quire.scheduler.prefix_waits import PrefixLoads
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
 from quire.scheduler.refusals import deadline_unreachable
-from quire.scheduler.request import Event, NewRequest, Request, Resumed
+from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
 from quire.scheduler.shares import Shares
-from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
+from quire.scheduler.step import BlockIds, Delta, Finish, Refusal, SeqChunk, Stats, Step, StepResult
 from quire.scheduler.step_draft import StepDraft
 from quire.scheduler.stopping import append_outputs, num_uncomputed, reason_to_stop
 from quire.scheduler.throughput import ThroughputEstimate
@@ -73,8 +73,8 @@ class Scheduler:
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
-        self.in_flight = InFlight(self._running, self._waiting, cache)
-        self.loads = Loads(self._requests, self._cost, self._counters)
+        self.in_flight = InFlightRequests(self._running, self._waiting, cache)
+        self.loads = PrefixLoads(self._requests, self._cost, self._counters)
 
     @property
     def has_work(self) -> bool:
@@ -111,7 +111,7 @@ class Scheduler:
         return None
 
     def resume(
-        self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool = True
+        self, new: NewRequest, resumed: ResumedOutput, now: float, *, is_ready: bool = True
     ) -> Refusal | None:
         """Take in a request that an engine which has ended had accepted. It waits like one that was
         preempted, ahead of all that are new, and is refused only if its id is in use or if it could
@@ -346,7 +346,7 @@ class Scheduler:
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(
-        self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
+        self, request: Request, chunk: SeqChunk, token: int | None, result: StepResult, now: float
     ) -> Delta | None:
         """Take one chunk's result into its request: its blocks advance, and its output grows up to
         a token that ends it."""
@@ -365,11 +365,11 @@ class Scheduler:
             ended = self._finish(request, Reason.PROMPT_COMPUTED, now)
             vector = result.vectors.get(request.id, b"")
             return Delta(request.id, (), (), scored, ended, prefill, vector)
-        if token_id is None:
+        if token is None:
             is_told = scored or prefill is not None
             return Delta(request.id, (), (), scored, prefill=prefill) if is_told else None
         request.num_pending -= 1
-        outputs = (token_id, *result.forced.get(request.id, ())) if result.forced else (token_id,)
+        outputs = (token, *result.forced.get(request.id, ())) if result.forced else (token,)
         token_ids, reason = append_outputs(request, outputs, self._config.max_model_len)
         self._shares.charge_outputs(request, len(token_ids))
         self._counters.note_outputs(request, len(token_ids), now)

@@ -29,7 +29,7 @@ class NewRequestData(NamedTuple):
     block_ids: BlockIds
 
 
-class Chunk(NamedTuple):
+class SeqChunk(NamedTuple):
     """The tokens `start .. start + num_tokens` of one request, computed in one step.
 
     `new_block_ids` are the blocks that its table got since its last chunk. `samples` is true when
@@ -56,7 +56,7 @@ class Step:
     number: int
     finished_requests: tuple[str, ...]
     new_requests: tuple[NewRequestData, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[SeqChunk, ...]
     num_tokens: int
     block_copies: tuple[BlockCopy, ...] = ()
 

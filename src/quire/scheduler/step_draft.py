@@ -2,7 +2,7 @@
 
 from quire.cache.block_copies import BlockCopy
 from quire.scheduler.request import Request
-from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step
+from quire.scheduler.step import BlockIds, NewRequestData, SeqChunk, Step
 
 
 class StepDraft:
@@ -23,7 +23,7 @@ class StepDraft:
         self.num_unready = 0
         self._max_tokens = max_num_batched_tokens
         self._new_requests: list[NewRequestData] = []
-        self._chunks: list[Chunk] = []
+        self._chunks: list[SeqChunk] = []
 
     def set_aside(self, num_blocks: int) -> None:
         """Note that a request waits although it would be next: a sequence and `num_blocks` are kept
@@ -45,7 +45,7 @@ class StepDraft:
         end = start + num_tokens
         is_last = end == len(request.token_ids) + request.num_pending
         samples = is_last and not request.samples_none
-        self._chunks.append(Chunk(request.id, start, num_tokens, new_block_ids, samples))
+        self._chunks.append(SeqChunk(request.id, start, num_tokens, new_block_ids, samples))
         request.num_computed = end
         if samples:
             request.num_pending += 1

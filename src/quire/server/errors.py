@@ -41,7 +41,7 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Lengths(NamedTuple):
+class ContextLengths(NamedTuple):
     """The tokens of the context, of the prompt, at least so many where it `is_least`, and those
     that the output is asked to have, where these are too many."""
 
@@ -51,7 +51,7 @@ class Lengths(NamedTuple):
     is_least: bool = False
 
 
-UNKNOWN_LENGTHS = Lengths(0, 0)
+UNKNOWN_LENGTHS = ContextLengths(0, 0)
 
 
 class ContextTooLong(RequestError):
@@ -59,7 +59,7 @@ class ContextTooLong(RequestError):
     of `lengths`."""
 
     def __init__(
-        self, message: str, *, param: str | None = None, lengths: Lengths = UNKNOWN_LENGTHS
+        self, message: str, *, param: str | None = None, lengths: ContextLengths = UNKNOWN_LENGTHS
     ) -> None:
         super().__init__(message, param=param, code="context_length_exceeded")
         self.lengths = lengths

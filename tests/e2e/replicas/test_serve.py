@@ -24,7 +24,7 @@ from quire.engine.config import (
     SchedulingConfig,
     SupervisionConfig,
 )
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.ray.config import ReplicaRouting, ReplicationConfig
 from quire.engines.ray.messages import Call, Collect, decode_collected, encode
@@ -86,9 +86,9 @@ async def running(cluster: Cluster, config: ReplicationConfig) -> AsyncIterator[
     await engine.start()
     try:
         async with asyncio.timeout(120):
-            while engine.phase is Phase.LOADING:
+            while engine.phase is EnginePhase.LOADING:
                 await asyncio.sleep(0.05)
-        assert engine.phase is Phase.READY, engine.down_reason
+        assert engine.phase is EnginePhase.READY, engine.down_reason
         yield Running(engine, told, cluster, replicas)
     finally:
         await engine.close()

@@ -7,7 +7,7 @@ import torch
 from quire.engine.channel import Channel
 from quire.engine.config import EngineConfig, ModelConfig
 from quire.engine.failure_kind import DeviceFailed, FailureKind, kind_of
-from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready
+from quire.engine.messages import EngineFailure, EngineOutput, FromEngine, LoadingProgress, Ready
 from quire.engines.process.launch import launch
 
 
@@ -27,13 +27,15 @@ def test_errors_are_told_apart(error: Exception, kind: FailureKind) -> None:
 
 
 def test_a_start_that_settings_do_not_allow_says_so() -> None:
-    decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | EngineOutput)
+    decoder = msgspec.msgpack.Decoder[FromEngine](
+        LoadingProgress | Ready | EngineFailure | EngineOutput
+    )
     launched = launch(EngineConfig(ModelConfig("/no/such/checkpoint")))
     with launched.socket:
         channel, failed = Channel(launched.socket), None
         while failed is None:
             messages = [decoder.decode(body) for body in channel.receive(wait=True)]
-            failed = next((each for each in messages if isinstance(each, Failed)), None)
+            failed = next((each for each in messages if isinstance(each, EngineFailure)), None)
     assert launched.process.wait() == 1
     assert failed.kind is FailureKind.START
     assert "/no/such/checkpoint" in failed.message

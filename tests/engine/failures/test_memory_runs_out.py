@@ -15,7 +15,7 @@ from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.scheduler.step import Chunk, NewRequestData, Step, StepFailure, StepResult
+from quire.scheduler.step import NewRequestData, SeqChunk, Step, StepFailure, StepResult
 
 VOCAB_SIZE, BLOCK_SIZE = 24, 4
 
@@ -71,7 +71,7 @@ def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:
         blocks = tuple(range(next_block, next_block + num_blocks))
         next_block += num_blocks
         new_requests.append(NewRequestData(new, prompt, (blocks,)))
-        chunks.append(Chunk(new.id, 0, length, (), samples=True))
+        chunks.append(SeqChunk(new.id, 0, length, (), samples=True))
     return Step(1, (), tuple(new_requests), tuple(chunks), sum(lengths))
 
 
@@ -79,7 +79,7 @@ def results(num_tokens: int, lengths: Sequence[int], scored: Sequence[bool]) -> 
     """Of the prompts, and of a step after them that reads all they have stored."""
     runner = Runner(RunnerConfig(8, 16, BLOCK_SIZE, "cpu"), Narrow(num_tokens))
     first = step_of(lengths, scored)
-    chunks = tuple(Chunk(str(i), length, 1, (), True) for i, length in enumerate(lengths))
+    chunks = tuple(SeqChunk(str(i), length, 1, (), True) for i, length in enumerate(lengths))
     return [runner.run(first), runner.run(Step(2, (), (), chunks, len(chunks)))]
 
 

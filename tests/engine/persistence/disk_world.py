@@ -9,7 +9,7 @@ from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import OPEN, SharingTerms
-from quire.engine.engine import Beside, Engine
+from quire.engine.engine import Engine, EngineExtras
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.disk_cache import DiskCache
 from quire.engine.persistence.stores import Stores
@@ -87,7 +87,7 @@ class DiskWorld:
             self.scheduler,
             runner,
             lambda: self.slowness * time.monotonic(),
-            Beside(self.disk),
+            EngineExtras(self.disk),
             is_overlapped=shape.late,
         )
         self.deltas: dict[str, list[Delta]] = {}

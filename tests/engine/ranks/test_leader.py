@@ -13,10 +13,10 @@ import pytest
 
 from quire.engine.config import EngineConfig, ModelConfig
 from quire.engine.failure_kind import FailureKind, RanksFailed
-from quire.engine.messages import Failed
+from quire.engine.messages import EngineFailure
 from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
-from quire.engine.ranks.messages import Load, Loaded, Measure
+from quire.engine.ranks.messages import LoadModel, MeasureMemory, RankLoaded
 from quire.engine.ranks.processes import start_ranks
 
 WITHIN_S = 60.0
@@ -39,7 +39,7 @@ class World:
     process has no threads, and else a process that was started anew."""
 
     def __init__(self) -> None:
-        self.lost: SimpleQueue[Failed] = SimpleQueue()
+        self.lost: SimpleQueue[EngineFailure] = SimpleQueue()
         before = set(psutil.Process().children())
         self.leader = Leader(start_ranks(2, follow), self.lost.put)
         (self.process,) = set(psutil.Process().children()) - before
@@ -56,18 +56,18 @@ def world() -> Iterator[World]:
 def test_a_killed_follower_is_named(world: World) -> None:
     world.process.kill()
     failed = world.lost.get(timeout=WITHIN_S)
-    assert failed == Failed(
+    assert failed == EngineFailure(
         "rank 1 of 2: the process was ended by SIGKILL", FailureKind.RANK_KILLED
     )
     with pytest.raises(RanksFailed, match="rank 1 of 2"):
-        world.leader.answers(Loaded)
+        world.leader.answers(RankLoaded)
     with pytest.raises(RanksFailed, match="rank 1 of 2"), world.leader.together():
         raise ValueError("a collective fails")
 
 
 def test_what_keeps_a_follower_from_loading_is_told(world: World) -> None:
     config = EngineConfig(ModelConfig("/no/such", device="cuda:99", tensor_parallel_size=2))
-    world.leader.tell(Load(config, 0))
+    world.leader.tell(LoadModel(config, 0))
     failed = world.lost.get(timeout=WITHIN_S)
     assert failed.message.startswith("rank 1 of 2: --device is cuda:99")
     assert failed.kind is FailureKind.START
@@ -75,7 +75,7 @@ def test_what_keeps_a_follower_from_loading_is_told(world: World) -> None:
 
 @pytest.mark.long  # in every run another error of a follower is told
 def test_an_error_of_a_call_ends_the_follower(world: World) -> None:
-    world.leader.tell(Measure())
+    world.leader.tell(MeasureMemory())
     failed = world.lost.get(timeout=WITHIN_S)
     assert failed.message.startswith("rank 1 of 2: AssertionError")
 

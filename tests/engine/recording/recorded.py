@@ -19,7 +19,14 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import LoadSource, Reason
-from quire.scheduler.request import Event, NewRequest, Resumed, Sampling, Stopping, TokenLogprobs
+from quire.scheduler.request import (
+    Event,
+    NewRequest,
+    ResumedOutput,
+    Sampling,
+    Stopping,
+    TokenLogprobs,
+)
 from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
@@ -151,7 +158,9 @@ class Inputs:
         if outputs:
             events += [Event(self.now, Reason.ADMITTED, 1), Event(self.now, Reason.FIRST_TOKEN, 0)]
         num_scored = draw(st.integers(1, len(new.prompt_token_ids)))
-        resumed = Resumed(tuple(outputs), num_scored, tuple(events[draw(st.integers(0, 1)) :]))
+        resumed = ResumedOutput(
+            tuple(outputs), num_scored, tuple(events[draw(st.integers(0, 1)) :])
+        )
         self.scheduler.resume(new, resumed, self.now, is_ready=draw(st.booleans()))
 
     def step(self) -> None:

@@ -12,7 +12,7 @@ from quire.cache.block_hash import BlockHash
 from quire.cache.config import CacheConfig
 from quire.cache.snapshot.digest_numbers import DigestNumbers, digest_of
 from quire.engine.recording.frames import bodies, framed
-from quire.engine.recording.inputs import Record, Scheduled
+from quire.engine.recording.inputs import Record, StepScheduled
 from quire.engine.recording.replayed_scheduler import SegmentStart, restored, shape_of
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import PolicyName
@@ -101,7 +101,7 @@ def test_another_decision_is_told(
 def places_of_checksums(segment: bytes) -> Iterator[int]:
     """Yield the numbers of the frames that have the checksum of a step."""
     for number, body in enumerate(bodies(segment)):
-        if number and isinstance(DECODER.decode(body), Scheduled):
+        if number and isinstance(DECODER.decode(body), StepScheduled):
             yield number
 
 
@@ -109,7 +109,7 @@ def framed_again(segment: bytes, place: int) -> bytes:
     """Return the segment with another checksum in one of its frames."""
     frames = list(bodies(segment))
     scheduled = DECODER.decode(frames[place])
-    assert isinstance(scheduled, Scheduled)
+    assert isinstance(scheduled, StepScheduled)
     other = msgspec.structs.replace(scheduled, checksum=scheduled.checksum ^ 1)
     frames[place] = msgspec.msgpack.encode(other)
     return b"".join(map(framed, frames))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Resumed, ThinkingBudget
+from quire.scheduler.request import Event, NewRequest, ResumedOutput, ThinkingBudget
 from quire.scheduler.step import Delta, Finish, Refusal, Stats
 from tests.engine.invariants import (
     BY_TIME,
@@ -74,7 +74,7 @@ class RestartedWorld:
 
     def __post_init__(self) -> None:
         self.world = World(self.shape)
-        self.resumes: list[tuple[NewRequest, Resumed]] = []
+        self.resumes: list[tuple[NewRequest, ResumedOutput]] = []
         self.unanswered: list[NewRequest] = []
         self.stats.append(self.world.scheduler.stats)
 
@@ -129,9 +129,9 @@ class RestartedWorld:
             if self.finish_of(new.id) is None
         ]
 
-    def _resumed(self, request_id: str) -> Resumed:
+    def _resumed(self, request_id: str) -> ResumedOutput:
         deltas = self.deltas[request_id]
-        return Resumed(
+        return ResumedOutput(
             self.tokens_of(request_id),
             self.num_scored_of(deltas),
             tuple(self.events[request_id]),

@@ -15,7 +15,14 @@ from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.request import Event, NewRequest, Resumed, Sampling, Stopping, TokenLogprobs
+from quire.scheduler.request import (
+    Event,
+    NewRequest,
+    ResumedOutput,
+    Sampling,
+    Stopping,
+    TokenLogprobs,
+)
 from quire.scheduler.step import Delta, Finish
 from quire.server.text.tokenizer import load_tokenizer
 from tests.models.test_bundled import FOLDER
@@ -85,8 +92,10 @@ class Heard:
         self.finish = delta.finish
 
     @property
-    def resumed(self) -> Resumed:
-        return Resumed(tuple(self.token_ids), 1 + len(self.prompt_logprobs), tuple(self.events))
+    def resumed(self) -> ResumedOutput:
+        return ResumedOutput(
+            tuple(self.token_ids), 1 + len(self.prompt_logprobs), tuple(self.events)
+        )
 
 
 def go_on(engine: Engine, heard: dict[str, Heard], *, num_steps: int, loses_last: bool) -> int:

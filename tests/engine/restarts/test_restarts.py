@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from quire.cache.block_pool import AccountsError
 from quire.scheduler.accounts import Counters
 from quire.scheduler.admission import Admission
-from quire.scheduler.request import NewRequest, Request, Resumed, Sampling, Stopping
+from quire.scheduler.request import NewRequest, Request, ResumedOutput, Sampling, Stopping
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
 from tests.engine.invariants import COMMON, shapes
@@ -96,11 +96,18 @@ def forgets_when_it_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     restores_with(monkeypatch, lambda resumed: replace(resumed, timeline=resumed.timeline[1:]))
 
 
-def restores_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[Resumed], Resumed]) -> None:
+def restores_with(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[ResumedOutput], ResumedOutput]
+) -> None:
     restore = RequestBuilder.resumed
 
     def forgetful(
-        builder: RequestBuilder, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool
+        builder: RequestBuilder,
+        new: NewRequest,
+        resumed: ResumedOutput,
+        now: float,
+        *,
+        is_ready: bool,
     ) -> Request:
         return restore(builder, new, change(resumed), now, is_ready=is_ready)
 

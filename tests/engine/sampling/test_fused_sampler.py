@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire.engine.sampling.sampling_plan import build_plan
 from quire.engine.sampling.slab_sampler import SlabSampler
-from quire.engine.sampling.tiles import Workspace
+from quire.engine.sampling.tiles import SamplingWorkspace
 from quire.engine.sampling.torch_sampler import RowsSampler, TorchSampler
 from quire.scheduler.request import Sampling
 from tests.engine.sampling.sampler_cases import (
@@ -63,7 +63,7 @@ def sampled_at_noises(sampler: RowsSampler, logits: Tensor, sampling: Sampling) 
 
 def assert_same_tokens(logits: Tensor, *samplings: Sampling) -> None:
     vocab_size = len(logits)
-    slabs = SlabSampler(Workspace(vocab_size, CPU))
+    slabs = SlabSampler(SamplingWorkspace(vocab_size, CPU))
     for sampling in samplings:
         wanted = sampled_at_noises(slabs, logits, sampling)
         found = sampled_at_noises(FusedSampler(vocab_size, CPU), logits, sampling)

@@ -8,7 +8,7 @@ from hypothesis import given
 from torch import Tensor
 
 from quire.engine.sampling.torch_sampler import TorchSampler
-from quire.models.graphs.crossings import Crossings
+from quire.models.graphs.crossings import HostTransferDetector
 from tests.engine.sampling.sampler_cases import MIXED, Case, batches, row_of
 
 META = torch.device("meta")
@@ -18,7 +18,7 @@ def sample_without_values(logits: Tensor, rows: list[Case]) -> None:
     sampler = TorchSampler(logits.shape[1], META)
     logits = logits.to(META)
     states = [row.state() for row in rows]
-    with Crossings(META.type) as crossings:
+    with HostTransferDetector(META.type) as crossings:
         sampled = sampler.sample(logits, states)
     assert len(crossings.places) == 1
     assert sampled.token_ids.is_meta

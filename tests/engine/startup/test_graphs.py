@@ -9,7 +9,7 @@ from quire.engine.startup.graphs import kinds_of, launch_words, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits, Reasons
 from quire.models.batch import Batch
 from quire.models.config import CUDAGraphMode, KVOptions
-from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.recorded import CaptureResult
 from quire.models.graphs.sizes import GraphKinds
 from tests.models.driver import ignore_progress, load
 from tests.models.graphs.device import StandInDevice
@@ -94,9 +94,9 @@ class Captured:
 
 @pytest.mark.parametrize("has_decode", [False, True])
 def test_steps_that_are_captured_say_how_many(has_decode: bool) -> None:
-    refused = Recorded(None, why_not="it waits")
-    decode = Recorded(Captured(), 256, 35, 35) if has_decode else refused
-    pieces = Recorded(Captured(), 2048, 20, 660)
+    refused = CaptureResult(None, why_not="it waits")
+    decode = CaptureResult(Captured(), 256, 35, 35) if has_decode else refused
+    pieces = CaptureResult(Captured(), 2048, 20, 660)
     in_pieces = "cuda_graphs in pieces, 660 for 20 sizes of up to 2048 tokens"
     whole = "cuda_graphs, of up to 256 requests" if has_decode else in_pieces
     assert launch_words(decode, pieces) == (whole, in_pieces)

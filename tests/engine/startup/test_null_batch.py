@@ -12,7 +12,7 @@ from quire.models.batch import Batch
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.scheduler.step import Chunk, NewRequestData, Step
+from quire.scheduler.step import NewRequestData, SeqChunk, Step
 
 CPU = torch.device("cpu")
 MAX_LEN, VOCAB = 64, 101
@@ -38,7 +38,7 @@ def batch_of_runner(start: int, num_tokens: int, block_size: int) -> Batch:
     prompt = (0,) * (start + num_tokens)
     new = NewRequest("a", prompt, Sampling(), Stopping(1), prompt_logprobs=0)
     joined = NewRequestData(new, prompt, (tuple(range(1, 1 + num_blocks)),))
-    chunk = Chunk("a", start, num_tokens, (), samples=True)
+    chunk = SeqChunk("a", start, num_tokens, (), samples=True)
     runner.run(Step(1, (), (joined,), (chunk,), num_tokens))
     (batch,) = model.batches
     return batch

@@ -13,7 +13,7 @@ from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
 from quire.models.loading.loaded_model import LoadedModel
 from quire.scheduler.accounts import Counters
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.scheduler.step import Chunk, NewRequestData, Step, StepLaunch
+from quire.scheduler.step import NewRequestData, SeqChunk, Step, StepLaunch
 from tests.models.driver import load
 from tests.models.graphs.device import StandInDevice, ignore_progress
 from tests.models.graphs.test_graphed_model import FromTensors
@@ -45,8 +45,8 @@ def steps(lengths: Sequence[int]) -> list[Step]:
         new = NewRequest(str(index), prompt, Sampling(temperature=0.0), Stopping(4))
         blocks = tuple(range(1 + index * MAX_BLOCKS, 1 + (index + 1) * MAX_BLOCKS))
         joined.append(NewRequestData(new, prompt, (blocks,)))
-        chunks.append(Chunk(new.id, 0, length, (), samples=True))
-    after = tuple(Chunk(str(index), length, 1, (), True) for index, length in enumerate(lengths))
+        chunks.append(SeqChunk(new.id, 0, length, (), samples=True))
+    after = tuple(SeqChunk(str(index), length, 1, (), True) for index, length in enumerate(lengths))
     return [
         Step(1, (), tuple(joined), tuple(chunks), sum(lengths)),
         Step(2, (), (), after, len(after)),

@@ -25,7 +25,7 @@ from quire.engine.config import (
 )
 from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build import build_engine
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.supervisor import EngineSupervisor
 from quire.engines.process.token_stream import TokenStream
@@ -60,8 +60,8 @@ async def served(config: EngineConfig) -> Served:
     await client.start()
     try:
         async with asyncio.timeout(60):
-            while client.phase is not Phase.READY:
-                assert client.phase is not Phase.DOWN, client.down_reason
+            while client.phase is not EnginePhase.READY:
+                assert client.phase is not EnginePhase.DOWN, client.down_reason
                 await asyncio.sleep(0.01)
             texts = [await tokens(client.submit(request(i))) for i in range(NUM_REQUESTS)]
     finally:

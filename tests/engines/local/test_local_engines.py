@@ -8,7 +8,7 @@ import pytest
 
 from quire.engine.orders import Unpin
 from quire.engines.local import local_engines as retries
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from tests.engine.recording_subscriber import RecordingSubscriber
@@ -92,9 +92,9 @@ async def test_an_engine_that_none_followed_is_started_again(
     monkeypatch.setattr(retries, "FIRST_RETRY_S", 0.1)
     async with local_engines(max_restarts=0) as run:
         kill(run, "0")
-        await run.reaches(Phase.DOWN, number=0)
-        assert run.engine.phase is Phase.READY
-        await run.reaches(Phase.READY, number=0)
+        await run.reaches(EnginePhase.DOWN, number=0)
+        assert run.engine.phase is EnginePhase.READY
+        await run.reaches(EnginePhase.READY, number=0)
         await outputs_of(run, [request(number) for number in range(8)])
         assert set(ends(run.told).values()) == {"0", "1"}
 
@@ -103,4 +103,4 @@ async def test_without_any_engine_there_is_none() -> None:
     async with local_engines(max_restarts=0) as run:
         for name in run.names:
             kill(run, name)
-        await run.reaches(Phase.DOWN)
+        await run.reaches(EnginePhase.DOWN)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.engine.failure_kind import FailureKind
-from quire.engine.messages import Failed
+from quire.engine.messages import EngineFailure
 from quire.engines.process.client import EngineEnd
 from quire.engines.process.end_cause import EndCause, OomKills, cause_of, is_stopped
 
@@ -23,12 +23,17 @@ ENDS = [
     (EngineEnd(-signal.SIGSEGV), True, None, EndCause.CRASHED),
     (EngineEnd(-signal.SIGABRT), False, None, EndCause.CRASHED),
     (EngineEnd(1), False, None, EndCause.CRASHED),
-    (EngineEnd(1, Failed("boom")), True, None, EndCause.CRASHED),
-    (EngineEnd(1, Failed("", FailureKind.START)), False, None, EndCause.CRASHED),
-    (EngineEnd(1, Failed("", FailureKind.DEVICE)), False, None, EndCause.DEVICE_ERROR),
-    (EngineEnd(1, Failed("", FailureKind.OUT_OF_MEMORY)), False, None, EndCause.OUT_OF_MEMORY),
-    (EngineEnd(1, Failed("", FailureKind.RANK_KILLED)), False, None, EndCause.RANK_LOST),
-    (EngineEnd(1, Failed("", FailureKind.RANK_KILLED)), True, None, EndCause.OUT_OF_MEMORY),
+    (EngineEnd(1, EngineFailure("boom")), True, None, EndCause.CRASHED),
+    (EngineEnd(1, EngineFailure("", FailureKind.START)), False, None, EndCause.CRASHED),
+    (EngineEnd(1, EngineFailure("", FailureKind.DEVICE)), False, None, EndCause.DEVICE_ERROR),
+    (
+        EngineEnd(1, EngineFailure("", FailureKind.OUT_OF_MEMORY)),
+        False,
+        None,
+        EndCause.OUT_OF_MEMORY,
+    ),
+    (EngineEnd(1, EngineFailure("", FailureKind.RANK_KILLED)), False, None, EndCause.RANK_LOST),
+    (EngineEnd(1, EngineFailure("", FailureKind.RANK_KILLED)), True, None, EndCause.OUT_OF_MEMORY),
     (EngineEnd(0), False, None, EndCause.CRASHED),
     (EngineEnd(0, unusable="no message"), False, None, EndCause.PROTOCOL_ERROR),
 ]

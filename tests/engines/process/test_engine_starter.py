@@ -17,7 +17,7 @@ import pytest
 
 from quire.engine.channel import Channel
 from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig, ModelConfig
-from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready
+from quire.engine.messages import EngineFailure, EngineOutput, FromEngine, LoadingProgress, Ready
 from quire.engines.process import engine_starter
 from quire.engines.process.engine_starter import EngineStarter, model_type_of
 from quire.engines.process.launch import LaunchedEngine
@@ -48,14 +48,16 @@ def end(launched: LaunchedEngine) -> int:
 
 def messages_of(launched: LaunchedEngine) -> Iterator[FromEngine]:
     channel = Channel(launched.socket)
-    decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | EngineOutput)
+    decoder = msgspec.msgpack.Decoder[FromEngine](
+        LoadingProgress | Ready | EngineFailure | EngineOutput
+    )
     while True:
         yield from map(decoder.decode, channel.receive(wait=True))
 
 
 def wait_ready(launched: LaunchedEngine) -> int:
     """Return the id of the process of an engine that has become ready."""
-    told = next(each for each in messages_of(launched) if isinstance(each, Ready | Failed))
+    told = next(each for each in messages_of(launched) if isinstance(each, Ready | EngineFailure))
     assert isinstance(told, Ready) and told.facts.model_type == "llama"
     assert launched.process.pid is not None
     return launched.process.pid
@@ -64,8 +66,8 @@ def wait_ready(launched: LaunchedEngine) -> int:
 def check_start(starter: EngineStarter) -> None:
     """Start an engine, which needs no long: it finds no model."""
     launched = starter.launch(NO_MODEL)
-    told = next(each for each in messages_of(launched) if isinstance(each, Ready | Failed))
-    assert isinstance(told, Failed) and "no-such-model" in told.message
+    told = next(each for each in messages_of(launched) if isinstance(each, Ready | EngineFailure))
+    assert isinstance(told, EngineFailure) and "no-such-model" in told.message
     assert launched.process.wait(30) == 1
     launched.close()
 
@@ -109,7 +111,7 @@ def test_one_process_forks_all_engines_and_tells_how_they_ended(starter: EngineS
 
 def test_a_toy_is_forked_and_nothing_of_models_is_imported_for_it(starter: EngineStarter) -> None:
     toy = starter.launch(TOY)
-    told = next(each for each in messages_of(toy) if isinstance(each, Ready | Failed))
+    told = next(each for each in messages_of(toy) if isinstance(each, Ready | EngineFailure))
     assert isinstance(told, Ready) and toy.process.pid is not None
     assert psutil.Process(toy.process.pid).ppid() == starter.standby_id
     maps = Path(f"/proc/{starter.standby_id}/maps")

@@ -21,12 +21,12 @@ from quire.engine.config import (
     SupervisionConfig,
 )
 from quire.engine.messages import EngineOutput
-from quire.engine.orders import Probe, ResetPrefixCache
-from quire.engines.process.client import Phase
+from quire.engine.orders import PrefixQuery, ResetPrefixCache
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.engine_starter import EngineStarter
 from quire.engines.process.supervisor import EngineSupervisor
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Finish
@@ -54,7 +54,7 @@ class Running:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
-    async def reaches(self, phase: Phase) -> None:
+    async def reaches(self, phase: EnginePhase) -> None:
         async with asyncio.timeout(60):
             while self.supervisor.phase is not phase:
                 await asyncio.sleep(0.005)
@@ -83,7 +83,7 @@ async def running(
     await supervisor.start()
     try:
         run = Running(supervisor, told)
-        await run.reaches(Phase.READY)
+        await run.reaches(EnginePhase.READY)
         yield run
     finally:
         await supervisor.close()
@@ -139,10 +139,10 @@ async def test_requests_that_come_meanwhile_wait_behind_those_that_go_on() -> No
         await run.is_killed()
         assert run.supervisor.last_progress_age_s() == 0.0
         later = [run.supervisor.submit(request(f"later{i}", max_tokens=8)) for i in range(3)]
-        with pytest.raises(Refused, match="in use"):
+        with pytest.raises(RequestRefused, match="in use"):
             run.supervisor.submit(request("first"))
         with pytest.raises(EngineDown, match="restarts|restarting"):
-            await run.supervisor.ask(Probe((1, 2), SharingTerms()))
+            await run.supervisor.ask(PrefixQuery((1, 2), SharingTerms()))
         run.supervisor.order(ResetPrefixCache())
         ends = await asyncio.gather(*map(collect, later))
         assert [len(token_ids) for token_ids, _ in ends] == [8] * 3
@@ -154,7 +154,7 @@ async def test_no_more_waits_for_an_engine_than_it_could_accept() -> None:
     async with running(is_soon_replaced=False) as run:
         await run.is_killed()
         waiting = [run.supervisor.submit(request(f"r{i}", max_tokens=1)) for i in range(12)]
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             run.supervisor.submit(request("one more"))
         assert caught.value.refusal.reason is Reason.QUEUE_FULL
         ends = await asyncio.gather(
@@ -192,12 +192,12 @@ async def test_time_limits_pass_while_there_is_no_engine() -> None:
         await anext(accepted)
         await run.is_killed()
         waiting = run.supervisor.submit(replace(timed, id="waits", time_limit_s=0.05))
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             await waiting.accepted()
         assert caught.value.refusal.reason is Reason.DEADLINE_HOPELESS
         finish = (await collect(accepted))[1]
         assert finish is not None and finish.reason is Reason.DEADLINE_EXCEEDED
-        assert run.supervisor.phase is Phase.RESTARTING
+        assert run.supervisor.phase is EnginePhase.RESTARTING
         assert len((await collect(endless))[0]) == 399
 
 
@@ -206,11 +206,11 @@ async def test_an_engine_that_ends_too_often_is_given_up() -> None:
         stream = run.supervisor.submit(request("a", max_tokens=1500))
         await anext(stream)
         await run.is_killed()
-        await run.reaches(Phase.READY)
+        await run.reaches(EnginePhase.READY)
         run.kill()
         with pytest.raises(EngineDown, match="killed.*after 1 restarts in ten minutes"):
             await collect(stream)
-        assert run.supervisor.phase is Phase.DOWN
+        assert run.supervisor.phase is EnginePhase.DOWN
         with pytest.raises(EngineDown, match="after 1 restarts"):
             run.supervisor.submit(request("b"))
 
@@ -234,10 +234,10 @@ async def test_closing_while_it_restarts_leaves_no_process(wait_s: float) -> Non
 async def test_idle_engines_that_end_again_are_started_after_a_while() -> None:
     async with running() as run:
         for _ in range(2):
-            await run.reaches(Phase.READY)
+            await run.reaches(EnginePhase.READY)
             await run.is_killed()
         began = time.monotonic()
-        await run.reaches(Phase.READY)
+        await run.reaches(EnginePhase.READY)
         assert time.monotonic() - began > 0.5
         assert len((await collect(run.supervisor.submit(request("a", max_tokens=3))))[0]) == 3
 
@@ -281,7 +281,7 @@ async def test_a_request_that_crashes_engines_is_ended_and_the_others_go_on() ->
         told.run = run
         streams = [run.supervisor.submit(each) for each in requests]
         found = await asyncio.gather(*map(collect, streams))
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             run.supervisor.submit(replace(requests[13], id="again"))
         assert caught.value.refusal.reason is Reason.QUARANTINED
         later = run.supervisor.submit(request("later", max_tokens=3))
@@ -326,7 +326,7 @@ async def test_time_limits_pass_while_the_engine_does_not_answer() -> None:
         try:
             finish = (await asyncio.wait_for(collect(stream), 5))[1]
             assert finish is not None and finish.reason is Reason.DEADLINE_EXCEEDED
-            with pytest.raises(Refused, match="time limit"):
+            with pytest.raises(RequestRefused, match="time limit"):
                 await asyncio.wait_for(waiting.accepted(), 5)
         finally:
             os.kill(run.pid, signal.SIGCONT)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.cache.sharing import SharingTerms
 from quire.engines.ray.accounts import ReplicaAccounts
 from quire.engines.ray.inbox import Inbox
-from quire.engines.ray.messages import Told, routing_text
+from quire.engines.ray.messages import ReplicaUpdate, routing_text
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import GAUGES, NO_STATS
 
@@ -56,7 +56,7 @@ def test_texts_of_others_begin_alike_only_where_all_may_share(
 @given(st.integers(0, 12).flatmap(lambda num: st.permutations(range(num))))
 def test_items_come_out_in_their_order(numbers: list[int]) -> None:
     inbox = Inbox()
-    out = [told.number for number in numbers for told in inbox.take(Told(number))]
+    out = [told.number for number in numbers for told in inbox.take(ReplicaUpdate(number))]
     assert out == sorted(numbers)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from quire.models.attention.backend import RegisteredBackend, check_sinks
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts, LayerFeature
-from quire.models.kv.kv_codec import Encoded
+from quire.models.kv.kv_codec import EncodedKV
 from quire.models.kv.kv_store import KVStore
 from tests.models.attention.exact import Seen, attend_exactly
 from tests.models.attention.scene import look, put
@@ -78,14 +78,14 @@ class NaiveStep:
             )
         ]
 
-    def _read(self, kept: Encoded, slots: list[int], query: Tensor) -> Tensor:
+    def _read(self, kept: EncodedKV, slots: list[int], query: Tensor) -> Tensor:
         """Return what is in the slots, in float64, for each query head."""
         elements = torch.stack([look(kept.elements, slot) for slot in slots])
         scales = kept.scales
         if scales is not None:
             scales = torch.stack([look(scales, slot) for slot in slots])
         out = torch.empty(elements.shape, dtype=self.store.codec.dtype)
-        read = self.store.codec.decode(Encoded(elements, scales), out)
+        read = self.store.codec.decode(EncodedKV(elements, scales), out)
         return read.double().repeat_interleave(query.shape[1] // read.shape[1], dim=1)
 
 

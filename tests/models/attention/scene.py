@@ -16,7 +16,7 @@ from quire.cache.layout import Layout
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
-from quire.models.kv.kv_codec import Codec, Encoded, choose_codec
+from quire.models.kv.kv_codec import Codec, EncodedKV, choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
 from tests.models.attention.exact import Seen, attend_exactly
 from tests.models.paging import Paging
@@ -225,7 +225,7 @@ class UnroundedScene(Scene):
         return wide.decode(self.shape.codec.encode(tensor), torch.empty_like(tensor).float())
 
 
-def put(kept: Encoded, slot: int, token: Encoded) -> None:
+def put(kept: EncodedKV, slot: int, token: EncodedKV) -> None:
     """The naive write, one position at a time, that a backend's own is measured against."""
     for tensor, new in zip(kept, token, strict=True):
         if tensor is not None and new is not None:

@@ -8,10 +8,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.attention.backend import AttentionBackend, Site
+from quire.models.attention.backend import AttentionBackend, AttentionSetup
 from quire.models.attention.choice import build_attention, registered
 from quire.models.config import AttentionBackendName, KVCacheDtype
-from quire.models.kv.kv_codec import Encoded, choose_codec
+from quire.models.kv.kv_codec import EncodedKV, choose_codec
 from quire.models.kv.kv_store import KVStore
 from tests.long import long_but_for
 from tests.models.attention.cases import KEPT_AS, KINDS, shapes, spans
@@ -24,7 +24,7 @@ FAST = [name for name in REGISTERED if name is not AttentionBackendName.TRITON]
 """An interpreter is slow: its random steps are fewer, and in its own tests."""
 IN_EVERY_RUN = [name for name in REGISTERED if name is not AttentionBackendName.EAGER]
 """The backends whose edges are in every run; the eager one has random steps, as they do."""
-HERE = Site(torch.device("cpu"), choose_codec(KVCacheDtype.AUTO, torch.float32), 32, 32)
+HERE = AttentionSetup(torch.device("cpu"), choose_codec(KVCacheDtype.AUTO, torch.float32), 32, 32)
 
 
 def backend_of(name: AttentionBackendName) -> Backend:
@@ -242,7 +242,7 @@ def assert_encoded(backend: Backend, kept_as: KVCacheDtype, key: Tensor) -> None
     assert scales is not None and wanted.scales is not None
     for token in range(2):
         slot = paging.slot(0, token, scene.group)
-        stored = Encoded(look(kept, slot), look(scales, slot))
+        stored = EncodedKV(look(kept, slot), look(scales, slot))
         if key[token].isfinite().all():
             assert torch.equal(stored.elements, wanted.elements[token])
             assert torch.equal(look(scales, slot), wanted.scales[token])
@@ -251,7 +251,7 @@ def assert_encoded(backend: Backend, kept_as: KVCacheDtype, key: Tensor) -> None
             assert not read.isfinite().any()
 
 
-def assert_written(kept: Encoded, before: Encoded, slots: list[int], new: Encoded) -> None:
+def assert_written(kept: EncodedKV, before: EncodedKV, slots: list[int], new: EncodedKV) -> None:
     """`kept` is what it was `before`, but for `new` in `slots`."""
     for tensor, old, written in zip(kept, before, new, strict=True):
         if tensor is None or old is None or written is None:

@@ -9,13 +9,13 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.cpu import CPUAttention, cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
 from quire.models.config import AttentionBackendName, KVCacheDtype
-from quire.models.kv.kv_codec import Encoded, choose_codec
-from quire.models.kv.kv_store import Workspace
+from quire.models.kv.kv_codec import EncodedKV, choose_codec
+from quire.models.kv.kv_store import GatherWorkspace
 from quire.models.native import Library
 from quire.models.native.library import ISAS
 from tests.instructions import built_library, library_of
@@ -96,7 +96,7 @@ def test_every_byte_is_read_as_the_codec_reads_it(
     paging = scene.paging()
     store = scene.store(paging)
     slot = paging.slot(0, 0, scene.group)
-    kept = Encoded(numbers[None], torch.tensor([scale], dtype=torch.bfloat16))
+    kept = EncodedKV(numbers[None], torch.tensor([scale], dtype=torch.bfloat16))
     values = store.values[scene.place]
     assert values is not None
     put(values, slot, kept)
@@ -115,7 +115,7 @@ def test_every_byte_is_read_as_the_codec_reads_it(
 @example(shape=Shape(1, 1, 256), spans=[Span(0, 1)])  # wide: what each thread keeps is nearly all
 @example(shape=Shape(1, 1), spans=[Span(1499, 1)] * 7)  # each just too long for one part
 def test_scratch_is_no_more_than_counted(kernels: Library, shape: Shape, spans: list[Span]) -> None:
-    scene, workspace = Scene(shape, spans), Workspace()
+    scene, workspace = Scene(shape, spans), GatherWorkspace()
     paging = scene.paging()
     backend = CPUAttention(scene.store(paging), kernels, workspace)
     scene.attend(backend.begin(scene.batch(paging)))
@@ -153,10 +153,13 @@ def test_what_the_kernel_cannot_is_left_to_the_reference(kernels: Library) -> No
     for kept_as in (KVCacheDtype.AUTO, KVCacheDtype.INT8):
         wide, half = (choose_codec(kept_as, dtype) for dtype in (torch.bfloat16, torch.float16))
         assert (
-            attention_name(AttentionBackendName.AUTO, Site(here, wide, 64, 64))
+            attention_name(AttentionBackendName.AUTO, AttentionSetup(here, wide, 64, 64))
             == f"cpu ({kernels.isa})"
         )
-        assert attention_name(AttentionBackendName.AUTO, Site(here, half, 64, 64)) == "reference"
+        assert (
+            attention_name(AttentionBackendName.AUTO, AttentionSetup(here, half, 64, 64))
+            == "reference"
+        )
     scene = Scene(replace(Shape(), dtype=torch.float16), [Span(0, 1)])
     with pytest.raises(ValueError, match=r"cannot be had: it has no torch\.float16"):
         build_attention(scene.store(scene.paging()), AttentionBackendName.CPU)

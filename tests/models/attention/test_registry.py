@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.startup.build import build_engine
 from quire.models.attention import cpu, reference
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name, build_attention, registered
 from quire.models.config import AttentionBackendName, KVCacheDtype, LayerFeature
 from quire.models.kv.kv_codec import choose_codec
@@ -26,7 +26,7 @@ from tests.profiles import cases
 
 PROMPT = (0, 1252, 266)
 NUM_NEW = 6
-FLOAT16 = Site(
+FLOAT16 = AttentionSetup(
     torch.device("cpu"),
     choose_codec(KVCacheDtype.AUTO, torch.float16),
     head_size=32,

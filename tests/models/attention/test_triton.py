@@ -16,14 +16,14 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton import tiles
 from quire.models.attention.triton.inputs import StepBounds, step_inputs
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import INTERPRETED
-from quire.models.attention.triton.tiles import Device, Tile
+from quire.models.attention.triton.tiles import DeviceProperties, TileShape
 from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, KVSize
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
@@ -78,9 +78,9 @@ class InterpretedScene(UnroundedScene):
         return exact._replace(error=2 * exact.error) if is_cut else exact
 
 
-def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> Device:
+def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> DeviceProperties:
     return INTERPRETED._replace(
-        tile=Tile(rows, keys, 1, 1), min_split_keys=min_split_keys, num_sms=num_sms
+        tile=TileShape(rows, keys, 1, 1), min_split_keys=min_split_keys, num_sms=num_sms
     )
 
 
@@ -226,13 +226,21 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_it_runs_where_it_is_asked_for_and_can() -> None:
-    assert attention_name(AttentionBackendName.TRITON, Site(CPU, EXACT, 576, 512)) == "triton"
+    assert (
+        attention_name(AttentionBackendName.TRITON, AttentionSetup(CPU, EXACT, 576, 512))
+        == "triton"
+    )
     half = choose_codec(KVCacheDtype.AUTO, torch.float16)
-    assert attention_name(AttentionBackendName.AUTO, Site(CPU, half, 64, 64)) == "reference"
-    assert attention_name(AttentionBackendName.REFERENCE, Site(GPU, EXACT, 64, 64)) == "reference"
+    assert (
+        attention_name(AttentionBackendName.AUTO, AttentionSetup(CPU, half, 64, 64)) == "reference"
+    )
+    assert (
+        attention_name(AttentionBackendName.REFERENCE, AttentionSetup(GPU, EXACT, 64, 64))
+        == "reference"
+    )
     why = "TRITON_INTERPRET is set, which runs it on a CPU"
     assert (
-        attention_name(AttentionBackendName.AUTO, Site(GPU, EXACT, 64, 64))
+        attention_name(AttentionBackendName.AUTO, AttentionSetup(GPU, EXACT, 64, 64))
         == f"reference (not triton: {why})"
     )
     scene = Scene(SMALL, [Span(9, 1), Span(0, 3)])
@@ -242,12 +250,15 @@ def test_it_runs_where_it_is_asked_for_and_can() -> None:
 @pytest.mark.parametrize(
     ("site", "why"),
     [
-        (Site(GPU, EXACT, 64, 64), "TRITON_INTERPRET is set"),
-        (Site(CPU, EXACT, 640, 512), "keys of 640 or values of 512 elements are too wide"),
-        (Site(CPU, PACKED, 256, 64), "float32 times quantised keys of over 128"),
+        (AttentionSetup(GPU, EXACT, 64, 64), "TRITON_INTERPRET is set"),
+        (
+            AttentionSetup(CPU, EXACT, 640, 512),
+            "keys of 640 or values of 512 elements are too wide",
+        ),
+        (AttentionSetup(CPU, PACKED, 256, 64), "float32 times quantised keys of over 128"),
     ],
 )
-def test_where_it_cannot_run_it_is_refused_in_words(site: Site, why: str) -> None:
+def test_where_it_cannot_run_it_is_refused_in_words(site: AttentionSetup, why: str) -> None:
     with pytest.raises(ValueError, match=f"--attention-backend triton cannot be had: {why}"):
         attention_name(AttentionBackendName.TRITON, site)
 
@@ -294,7 +305,7 @@ def test_a_cpu_is_refused_where_nothing_interprets(tmp_path: Path) -> None:
         "from quire.models.config import AttentionBackendName, KVCacheDtype; "
         "from quire.models.kv.kv_codec import choose_codec; "
         "codec = choose_codec(KVCacheDtype.AUTO, torch.float32); "
-        "site = Site(torch.device('cpu'), codec, 64, 64); "
+        "site = AttentionSetup(torch.device('cpu'), codec, 64, 64); "
         "attention_name(AttentionBackendName.TRITON, site)"
     )
     said = python("-c", code, cache=tmp_path).stderr

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.experts.tiles import ProductTile, choose_product_tile
 from tests.models.experts.layers import Product, products
 from tests.models.rounding import Exact, assert_within, in_dtype, summed
@@ -20,7 +20,7 @@ from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.experts.launch import (  # noqa: E402
-    GroupedWeight,
+    ProductWeight,
     combine_products,
     multiply_grouped,
     route_pairs,
@@ -49,7 +49,7 @@ def poisoned_memory() -> Iterator[None]:
 
 def multiplied(product: Product, tile: ProductTile | None = None) -> Tensor:
     """[rows, top_k, width]."""
-    weight = GroupedWeight(product.weights, product.biases, product.activation)
+    weight = ProductWeight(product.weights, product.biases, product.activation)
     with poisoned_memory():
         routing = route_pairs(product.expert_ids.flatten(), product.num_experts)
         out = multiply_grouped(product.rows, weight, routing, tile)
@@ -117,7 +117,7 @@ def test_a_row_gets_the_same_alone_and_in_company(
 ) -> None:
     some = data.draw(st.lists(st.integers(0, product.num_rows - 1), min_size=1, unique=True))
     everything = multiplied(product, tile)
-    weight = GroupedWeight(product.weights, product.biases, product.activation)
+    weight = ProductWeight(product.weights, product.biases, product.activation)
     ids = product.expert_ids[some]
     routing = route_pairs(ids.flatten(), product.num_experts)
     found = multiply_grouped(product.rows[some], weight, routing, tile).view(*ids.shape, -1)
@@ -135,7 +135,7 @@ def test_a_row_gets_the_same_alone_and_in_company(
 def test_what_is_added_up_at_once_does_not_depend_on_the_pairs(
     dtype: torch.dtype, num_pairs: int, num_experts: int, capability: int, is_gated: bool
 ) -> None:
-    device = Device(capability, num_sms=100)
+    device = DeviceProperties(capability, num_sms=100)
     one, other = (
         choose_product_tile(dtype, pairs, num_experts, device, is_gated=is_gated)
         for pairs in (1, num_pairs)

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quire.models.graphs.capture import Launch
-from quire.models.graphs.crossings import Crossing
+from quire.models.graphs.crossings import HostTransferError
 from quire.models.parallel.ranks import Ranks
 from tests.models.tape import Tape
 
@@ -88,7 +88,7 @@ class StandInDevice:
             with Tape().of_step():
                 yield
             if self.meets(Fault.CROSSING):
-                raise Crossing("the step")
+                raise HostTransferError("the step")
         finally:
             self.refuses = False
             self.num_checks += 1

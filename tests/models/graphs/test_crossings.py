@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quire.models.graphs.crossings import Crossing, Crossings, reason
+from quire.models.graphs.crossings import HostTransferDetector, HostTransferError, reason
 
 META = torch.device("meta")
 
@@ -24,7 +24,7 @@ class Asking(nn.Module):
 
 def crossings_of(operation: Callable[[Tensor], object]) -> list[str]:
     x = torch.zeros(3, 4, device=META)
-    crossings = Crossings(META.type)
+    crossings = HostTransferDetector(META.type)
     with crossings:
         Asking(operation)(x)
     return crossings.places
@@ -74,4 +74,4 @@ def test_a_reason_names_the_line_of_the_model() -> None:
 
 def test_a_reason_of_a_crossing_names_its_place() -> None:
     (place,) = crossings_of(lambda x: x * torch.tensor(2.0))
-    assert reason(Crossing(place)) == f"numbers pass between host and device, in {place}"
+    assert reason(HostTransferError(place)) == f"numbers pass between host and device, in {place}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from quire.models.graphs.capture import Cut, GraphRecorder
-from quire.models.graphs.crossings import Crossing
+from quire.models.graphs.crossings import HostTransferError
 from quire.models.graphs.cuda import CUDADevice
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -113,5 +113,5 @@ def test_the_check_refuses_what_waits(numbers: Tensor) -> None:
 
 def test_the_check_refuses_copies_that_do_not_wait(numbers: Tensor) -> None:
     recorder = GraphRecorder(CUDADevice(numbers.device))
-    with pytest.raises(Crossing, match="non_blocking"):
+    with pytest.raises(HostTransferError, match="non_blocking"):
         recorder.check(lambda: torch.ones(4).to("cuda", non_blocking=True))

@@ -15,7 +15,7 @@ from quire.models.config import KVOptions, LayerFacts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.decode import record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
-from quire.models.graphs.recorded import NO_MEMORY, Recorded
+from quire.models.graphs.recorded import NO_MEMORY, CaptureResult
 from quire.models.hf import HFModel
 from quire.models.loading.loaded_model import LoadedModel
 from tests.models.driver import generate_greedy, load
@@ -86,7 +86,7 @@ class Subject(NamedTuple):
     """A model with its decode steps captured where that could be done, and what is told of it."""
 
     model: HFModel | GraphedModel
-    recorded: Recorded
+    recorded: CaptureResult
 
     @property
     def largest(self) -> int:

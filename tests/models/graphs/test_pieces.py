@@ -20,7 +20,7 @@ from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.decode import record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
-from quire.models.graphs.recorded import NO_MEMORY, Recorded
+from quire.models.graphs.recorded import NO_MEMORY, CaptureResult
 from quire.models.hf import HFModel
 from quire.models.loading.loaded_model import LoadedModel
 from tests.long import long_but_for
@@ -62,7 +62,7 @@ class Subject(NamedTuple):
     model: HFModel | GraphedModel
     store: HFModel
     paging: Paging
-    recorded: Recorded
+    recorded: CaptureResult
     device: StandInDevice
 
     @property

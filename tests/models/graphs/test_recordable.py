@@ -12,7 +12,7 @@ from quire.models.attention.triton.inputs import StepInputs
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.experts.replacement import replace_experts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
-from quire.models.graphs.crossings import Crossings
+from quire.models.graphs.crossings import HostTransferDetector
 from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
 from quire.models.loading.loaded_model import LoadedModel
 from tests.long import long_but_for
@@ -70,7 +70,7 @@ def crossings_of_a_step(family: str, references: References) -> int:
     num = 0
     for size, rows in ((1, 1), (MAX_SEQS, MAX_SEQS), (MAX_SEQS, MAX_SEQS - 1)):
         ids, positions = buffers.input_ids[:size], buffers.positions[:size]
-        with Crossings(META.type) as crossings:
+        with HostTransferDetector(META.type) as crossings:
             logits = model.compute(
                 ids, positions, buffers.logits_indices[:rows], Shapes(buffers.inputs(size))
             )

@@ -13,7 +13,7 @@ from quire.cache.spec import KVSpec, TokenKV
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.kv_codec import choose_codec
-from quire.models.kv.kv_store import KVStore, Workspace, build_kv_store
+from quire.models.kv.kv_store import GatherWorkspace, KVStore, build_kv_store
 from tests.profiles import cases
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def test_reading_gives_what_was_written(kind: str, kept_as: KVCacheDtype) -> Non
     keys, values = torch.randn(5, 1, 64), torch.randn(5, 1, 40)
     slots = torch.tensor([11, 0, 7, 4, 5])
     store.write(1, keys, values, slots)
-    codec, workspace = store.codec, Workspace()
+    codec, workspace = store.codec, GatherWorkspace()
     keys, values = (codec.decode(codec.encode(x), torch.empty_like(x)) for x in (keys, values))
     for picked in ([0, 1, 2, 3, 4], [3, 1], [2]):
         read = store.read(1, slots[picked], workspace)
@@ -140,7 +140,7 @@ def test_a_slot_that_is_not_there_is_neither_written_nor_read(
         store.write(0, torch.ones(1, 2, 48), torch.ones(1, 2, 32), slots)
     assert not any(tensor.view(torch.uint8).any() for tensor in store.tensors)
     with pytest.raises((IndexError, RuntimeError), match="index"):
-        store.read(0, slots, Workspace())
+        store.read(0, slots, GatherWorkspace())
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
@@ -149,7 +149,7 @@ def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: KV
     store = build(layout_of([latent], torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     assert store.values == (None,)
     assert len(store.tensors) == (1 if kept_as is KVCacheDtype.AUTO else 2)
-    keys, values = store.read(0, torch.tensor([3, 1]), Workspace())
+    keys, values = store.read(0, torch.tensor([3, 1]), GatherWorkspace())
     assert keys.data_ptr() == values.data_ptr()
 
 
@@ -159,7 +159,7 @@ def test_keys_and_values_never_move(kind: str, kept_as: KVCacheDtype) -> None:
     facts = [layer(2, (48, 32), kind, 0)]
     store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     addresses = [tensor.data_ptr() for tensor in store.tensors]
-    workspace = Workspace()
+    workspace = GatherWorkspace()
     for num_tokens in (1, 28, 5):
         slots = torch.arange(num_tokens)
         store.write(0, torch.randn(num_tokens, 2, 48), torch.randn(num_tokens, 2, 32), slots)

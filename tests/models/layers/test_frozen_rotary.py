@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
 
-from quire.models.graphs.crossings import Crossings
+from quire.models.graphs.crossings import HostTransferDetector
 from quire.models.layers.frozen_rotary import FrozenRotary, freeze_rotary
 from tests.models.families import LONG_ROPE, PLAIN_ROPE, Fields
 
@@ -85,7 +85,7 @@ def test_what_is_frozen_asks_neither_device_nor_host(name: str) -> None:
     frozen = rotary(name)
     freeze_rotary(frozen.module, LENGTH, CPU)
     frozen.module.to(META)
-    with Crossings(META.type) as crossings:
+    with HostTransferDetector(META.type) as crossings:
         found = frozen(torch.zeros(1, 3, dtype=torch.int64, device=META), torch.bfloat16)
     assert all(each.is_meta for each in found) and crossings.places == []
 

@@ -10,7 +10,7 @@ from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.decode import record_decode
 from quire.models.graphs.graphed_model import with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
-from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.recorded import CaptureResult
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_shard
 from quire.models.parallel.group import RankGroup
@@ -79,5 +79,5 @@ def _devices(group: RankGroup, question: CaptureQuestion) -> tuple[StandInDevice
     return whole, StandInDevice(ranks=group)
 
 
-def _told(recorded: Recorded) -> tuple[int, int, str]:
+def _told(recorded: CaptureResult) -> tuple[int, int, str]:
     return recorded.largest, recorded.num_graphs, recorded.why_not

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Resumed
+from quire.scheduler.request import Event, NewRequest, ResumedOutput
 from quire.scheduler.step import Delta, Finish, Stats
 from tests.scheduler.crash_ops.paper_runner import after, next_token, state_of
 
@@ -36,8 +36,8 @@ class Client:
         self.finish = delta.finish
 
     @property
-    def resumed(self) -> Resumed:
-        return Resumed(tuple(self.token_ids), self.num_scored, tuple(self.events))
+    def resumed(self) -> ResumedOutput:
+        return ResumedOutput(tuple(self.token_ids), self.num_scored, tuple(self.events))
 
     def check_end(self) -> None:
         """The account is that of all engines together, and the end has its reason."""

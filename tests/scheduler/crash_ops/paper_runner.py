@@ -9,7 +9,7 @@ from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.spec import AttentionPattern
 from quire.scheduler.request import NewRequest, TokenLogprobs
-from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
+from quire.scheduler.step import BlockIds, NewRequestData, SeqChunk, Step, StepResult
 
 VOCAB_SIZE = 3
 """Few tokens, so that outputs go on like others' prompts."""
@@ -99,7 +99,7 @@ class PaperRunner:
         for ids, more in zip(row.block_ids, new_block_ids, strict=False):
             ids.extend(more)
 
-    def _compute(self, row: PaperRow, chunk: Chunk) -> None:
+    def _compute(self, row: PaperRow, chunk: SeqChunk) -> None:
         end = chunk.start + chunk.num_tokens
         assert end <= len(row.states), "what is computed is known, or was sampled"
         pairs = enumerate(zip(self.groups, row.block_ids, strict=True))
@@ -112,7 +112,7 @@ class PaperRunner:
                 assert ids[block] != NULL_BLOCK
                 self.device[ids[block], offset] = row.states[position] ^ group
 
-    def _scores(self, row: PaperRow, chunk: Chunk) -> tuple[TokenLogprobs, ...]:
+    def _scores(self, row: PaperRow, chunk: SeqChunk) -> tuple[TokenLogprobs, ...]:
         """Of the prompt tokens that the chunk predicts."""
         prompt = row.new.prompt_token_ids
         end = min(chunk.start + chunk.num_tokens, len(prompt) - 1)

@@ -8,9 +8,9 @@ from quire.cache.block_pool import AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.charges.payers import Payers
 from quire.cache.kv_cache import KVCache
-from quire.scheduler.request import NewRequest, Request, Resumed
+from quire.scheduler.request import NewRequest, Request, ResumedOutput
 from quire.scheduler.request_builder import RequestBuilder
-from quire.scheduler.usage.ledger import Usage, UsageLedger
+from quire.scheduler.usage.ledger import UsageLedger, UsageTotals
 from tests.scheduler.crash_ops.machine import CrashMachine
 
 NAMES = ("crash", "resumed", "abort", "reset", "preempted", "swapped out", "tokens forked")
@@ -38,7 +38,12 @@ def forgets_what_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     restore = RequestBuilder.resumed
 
     def forgetful(
-        builder: RequestBuilder, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool
+        builder: RequestBuilder,
+        new: NewRequest,
+        resumed: ResumedOutput,
+        now: float,
+        *,
+        is_ready: bool,
     ) -> Request:
         request = restore(builder, new, resumed, now, is_ready=is_ready)
         request.num_scored = 1
@@ -66,8 +71,8 @@ def charges_nobody_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def counts_for_the_total_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = UsageLedger.accounts
 
-    def total_alone(ledger: UsageLedger, tenant: str) -> tuple[Usage, Usage]:
-        return (accounts(ledger, tenant)[0], Usage())
+    def total_alone(ledger: UsageLedger, tenant: str) -> tuple[UsageTotals, UsageTotals]:
+        return (accounts(ledger, tenant)[0], UsageTotals())
 
     monkeypatch.setattr(UsageLedger, "accounts", total_alone)
 

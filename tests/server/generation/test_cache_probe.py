@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from quire.cache.prefix_miss import Miss, MissKind
+from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
@@ -14,7 +14,7 @@ from tests.server.served import MODEL, Served, plain_config, serving
 
 ANN = ApiKey("key-of-ann", "ann")
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
-SALTED = PrefixProbe(16, 16, Miss(MissKind.SALT, 5))
+SALTED = PrefixProbe(16, 16, PrefixMiss(MissKind.SALT, 5))
 
 
 def probe(served: Served, **body: object) -> httpx.Response:
@@ -25,7 +25,7 @@ def probe(served: Served, **body: object) -> httpx.Response:
 def test_the_engine_is_asked_about_the_tokens_of_such_a_request(
     served: Served, body: dict[str, object]
 ) -> None:
-    served.engine.probe_answer = PrefixProbe(32, 16, Miss(MissKind.DIFFERS, 40))
+    served.engine.probe_answer = PrefixProbe(32, 16, PrefixMiss(MissKind.DIFFERS, 40))
     served.engine.probed.clear()
     told = probe(served, **body).json()
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"

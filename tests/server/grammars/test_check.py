@@ -9,11 +9,11 @@ import pytest
 
 from quire.server.errors import RequestError
 from quire.server.grammars.answers import answer
-from quire.server.grammars.check import Vocabulary, check_grammar, may_explode
+from quire.server.grammars.check import SpecialTokens, check_grammar, may_explode
 from quire.server.grammars.compose import Grammar
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
-VOCABULARY = Vocabulary(300, (("<|end|>", 1), ("<think>", 299)), (1,))
+VOCABULARY = SpecialTokens(300, (("<|end|>", 1), ("<think>", 299)), (1,))
 MOST_CPU_S = 2.0
 """It takes up to 0.2 s on an idle core."""
 

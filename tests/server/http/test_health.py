@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from quire.engine.messages import ScoreFacts
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.server.config import ApiKey
 from tests.server.served import BUNDLED, MODEL, Served, eventually, plain_config, serving
 
@@ -24,7 +24,7 @@ def test_a_ready_server_says_so(served: Served) -> None:
 
 def test_loading_is_alive_and_tells_its_progress() -> None:
     with serving(plain_config(), loaded=False) as served:
-        assert eventually(lambda: served.engine.phase is Phase.LOADING)
+        assert eventually(lambda: served.engine.phase is EnginePhase.LOADING)
         found = statuses(served)
         assert found.pop("/livez") == 200 and set(found.values()) == {503}
         progress = served.client.get("/startupz").json()["progress"]
@@ -210,13 +210,13 @@ def test_an_encoder_is_for_embeddings_or_scores_alone(scores: ScoreFacts | None,
 
 def test_a_server_whose_engine_restarts_is_alive_and_not_ready() -> None:
     with serving(plain_config()) as served:
-        served.engine.phase = Phase.RESTARTING
+        served.engine.phase = EnginePhase.RESTARTING
         found = statuses(served)
         assert found.pop("/livez") == 200 and set(found.values()) == {503}
         assert served.client.get("/readyz").json() == {"status": "restarting"}
         started = served.client.get("/startupz").json()
         assert started["status"] == "restarting" and started["progress"]["total"] > 0
         assert served.metric("quire:engine_restarting") == 1
-        served.engine.phase = Phase.READY
+        served.engine.phase = EnginePhase.READY
         assert set(statuses(served).values()) == {200}
         assert served.metric("quire:engine_restarting") == 0

@@ -13,7 +13,12 @@ from quire.scheduler.request import Event as TimelineEvent
 from quire.scheduler.step import Finish
 from quire.server.http.trace_context import TraceContext
 from quire.server.observability.request_record import RequestRecord, parts_of
-from quire.server.observability.request_spans import MAX_BATCH, MAX_QUEUED, Drop, RequestSpans
+from quire.server.observability.request_spans import (
+    MAX_BATCH,
+    MAX_QUEUED,
+    RequestSpans,
+    SpanDropReason,
+)
 from tests.server.served import eventually
 
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", None, "00f067aa0ba902b7", is_sampled=True)
@@ -57,7 +62,7 @@ class Hung(BaseHTTPRequestHandler):
 
 
 def test_a_collector_that_hangs_costs_records_alone() -> None:
-    dropped = dict.fromkeys(Drop, 0)
+    dropped = dict.fromkeys(SpanDropReason, 0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Hung) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         spans = RequestSpans(f"http://127.0.0.1:{server.server_address[1]}/", 0.0, dropped)
@@ -65,7 +70,7 @@ def test_a_collector_that_hangs_costs_records_alone() -> None:
         for _ in range(MAX_QUEUED + MAX_BATCH + 10):
             spans.record(record(finish()))
         assert time.monotonic() - began_s < 2
-        assert 10 <= dropped[Drop.QUEUE_FULL] <= MAX_BATCH + 10
+        assert 10 <= dropped[SpanDropReason.QUEUE_FULL] <= MAX_BATCH + 10
         Hung.ends.set()
         server.shutdown()
     spans.close()

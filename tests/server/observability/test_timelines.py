@@ -21,7 +21,7 @@ from quire.server.generation.context import Delivery, Prompt, RequestContext, Te
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timeline_view import TimelineOut, show
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
-from quire.server.tenancy.tenants import Arrival, Tenant
+from quire.server.tenancy.tenants import IncomingRequest, Tenant
 from tests.server.served import Served, eventually, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann"), ApiKey("key-of-bob", "bob")
@@ -33,7 +33,7 @@ def context(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") 
     request = NewRequest(id + "-0", (7, 8, 9), Sampling(), Stopping(max_tokens=5))
     return RequestContext(
         id=id,
-        arrival=Arrival(Tenant(tenant), request_id, arrived_s=100.0),
+        arrival=IncomingRequest(Tenant(tenant), request_id, arrived_s=100.0),
         created_s=5,
         model="m",
         prompts=(Prompt((7, 8, 9), "prompt"),),

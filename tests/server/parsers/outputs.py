@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.server.parsers.events import (
-    ArgumentsDelta,
-    CallBegun,
-    CallEnded,
+    CallArgumentsDelta,
+    CallEnd,
+    CallStart,
     ContentDelta,
     Event,
-    ReasoningDelta,
+    ReasoningTextDelta,
 )
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 from quire.server.parsers.markup import Tools
@@ -51,15 +51,15 @@ class Read:
         match event:
             case ContentDelta(text):
                 self.content += text
-            case ReasoningDelta(text):
+            case ReasoningTextDelta(text):
                 self.reasoning += text
-            case CallBegun(number, name):
+            case CallStart(number, name):
                 assert number == len(self.calls)
                 self.calls.append(Call(name))
-            case ArgumentsDelta(number, text):
+            case CallArgumentsDelta(number, text):
                 assert number == len(self.calls) - 1 and not self.calls[number].is_whole
                 self.calls[number].arguments += text
-            case CallEnded(number):
+            case CallEnd(number):
                 assert number == len(self.calls) - 1 and not self.calls[number].is_whole
                 self.calls[number].is_whole = True
 

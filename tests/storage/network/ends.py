@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from quire.storage.disk.counts import Counts
+from quire.storage.disk.counts import ThreadSafeCounts
 from quire.storage.disk.store import BlockStore
 from quire.storage.network.address import Address
 from quire.storage.network.counts import NO_TRANSFER
@@ -37,7 +37,7 @@ def offered(
     store: BlockStore, address: Address, credentials: Credentials = CREDENTIALS
 ) -> Iterator[Listener]:
     """A listener that is closed at the end."""
-    listener = Listener(open_socket(address), store, credentials, Counts(NO_TRANSFER))
+    listener = Listener(open_socket(address), store, credentials, ThreadSafeCounts(NO_TRANSFER))
     try:
         yield listener
     finally:
@@ -47,7 +47,7 @@ def offered(
 @contextmanager
 def asking(*addresses: Address, credentials: Credentials = CREDENTIALS) -> Iterator[PeerStore]:
     """Peers that are asked for nothing more at the end."""
-    peers = PeerStore(addresses, credentials, Counts(NO_TRANSFER))
+    peers = PeerStore(addresses, credentials, ThreadSafeCounts(NO_TRANSFER))
     try:
         yield peers
     finally:
@@ -60,7 +60,7 @@ def ends_of(
     """A function that opens both ends of an engine over the store that it is given."""
 
     def opened(store: BlockStore) -> Transfer:
-        counts = Counts(NO_TRANSFER)
+        counts = ThreadSafeCounts(NO_TRANSFER)
         listener = None
         if listen is not None:
             listener = Listener(open_socket(listen), store, CREDENTIALS, counts)

@@ -25,7 +25,7 @@ from quire.storage.network.wire import (
     SIZES,
     Credentials,
     FrameKind,
-    Wire,
+    PeerSocket,
     frames_of,
     read_frame,
 )
@@ -133,7 +133,7 @@ def test_an_end_that_does_not_know_the_secret_is_not_believed(store: BlockStore)
         with asking(Address("127.0.0.1", listening.getsockname()[1])) as peers:
             connection, _ = listening.accept()
             with connection:
-                wire, end_s = Wire(connection), time.monotonic() + PATIENCE_S
+                wire, end_s = PeerSocket(connection), time.monotonic() + PATIENCE_S
                 wire.send(MAGIC + bytes(NONCE_BYTES), end_s)
                 wire.read(NONCE_BYTES + len(FINGERPRINT) + 1 + PROOF_BYTES, end_s)
                 wire.send(bytes(1 + PROOF_BYTES), end_s)
@@ -244,7 +244,7 @@ def test_frames_carry_keys(keys: list[bytes]) -> None:
         other, _ = listening.accept()
     with one, other:
         one.sendall(frames_of(FrameKind.ADDED, keys))
-        wire, received = Wire(other), list[bytes]()
+        wire, received = PeerSocket(other), list[bytes]()
         while len(received) < len(keys):
             frame = read_frame(wire, time.monotonic() + PATIENCE_S)
             assert frame.kind is FrameKind.ADDED

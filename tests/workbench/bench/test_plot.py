@@ -10,7 +10,7 @@ import pytest
 from quire.server.cli.main import main
 from quire.workbench.bench.figures import Samples
 from quire.workbench.bench.plot import draw
-from quire.workbench.bench.ratios import Run
+from quire.workbench.bench.ratios import WorkloadRun
 from quire.workbench.bench.report import BenchReport, ServerFacts
 from quire.workbench.bench.workloads import WORKLOADS
 from tests.workbench.bench.test_ratios import GOOD
@@ -23,7 +23,7 @@ SERVERS = tuple(
 TIMED = replace(GOOD, samples=Samples((10.0, 30.0), (1.0, 2.0, 90.0), (100.0, 120.0)))
 
 
-def report_of(*runs: Run, servers: tuple[ServerFacts, ...] = SERVERS) -> BenchReport:
+def report_of(*runs: WorkloadRun, servers: tuple[ServerFacts, ...] = SERVERS) -> BenchReport:
     return BenchReport(
         date="today",
         command="quire bench",
@@ -40,7 +40,7 @@ def report_of(*runs: Run, servers: tuple[ServerFacts, ...] = SERVERS) -> BenchRe
     )
 
 
-COMPARED = report_of(*(Run("latency", label, n, TIMED) for n in range(2) for label in "AB"))
+COMPARED = report_of(*(WorkloadRun("latency", label, n, TIMED) for n in range(2) for label in "AB"))
 
 
 def texts_of(drawing: Path) -> str:
@@ -70,7 +70,7 @@ def test_suffix_says_the_format(tmp_path: Path) -> None:
     ("report", "said"),
     [
         (report_of(servers=()), "startup: time until ready"),
-        (report_of(Run("latency", "A", 0, GOOD)), "nothing was timed"),
+        (report_of(WorkloadRun("latency", "A", 0, GOOD)), "nothing was timed"),
     ],
 )
 def test_little_to_show_is_drawn_too(report: BenchReport, said: str, tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.workbench.bench.figures import Figures, Samples
+from quire.workbench.bench.figures import LoadFigures, Samples
 from quire.workbench.bench.load import Percentiles, percentile, percentiles
-from quire.workbench.bench.ratios import Run, compare, ratio_of
+from quire.workbench.bench.ratios import WorkloadRun, compare, ratio_of
 from tests.rounding import compounded
 
 times_s = st.floats(0, 1e6, allow_subnormal=False)
 rates = st.floats(1e-3, 1e6)
 NOTHING = Percentiles(None, None, None)
-GOOD = Figures(
+GOOD = LoadFigures(
     num_requests=4,
     num_failed=0,
     num_other_length=0,
@@ -80,8 +80,8 @@ def test_rounds_without_two_values_are_left_out(
         assert (ratio.num_valid, ratio.num_rounds) == (len(whole), len(pairs))
 
 
-def run(label: str, round_index: int, figures: Figures) -> Run:
-    return Run("throughput", label, round_index, figures)
+def run(label: str, round_index: int, figures: LoadFigures) -> WorkloadRun:
+    return WorkloadRun("throughput", label, round_index, figures)
 
 
 @pytest.mark.parametrize("fault", ["num_failed", "num_other_length", "num_without_usage"])

@@ -6,7 +6,13 @@ from contextlib import suppress
 
 import pytest
 
-from quire.workbench.bench.exchange import Address, Exchange, Read, build_request, exchange
+from quire.workbench.bench.exchange import (
+    Exchange,
+    ServerAddress,
+    TimedBytes,
+    build_request,
+    exchange,
+)
 from quire.workbench.bench.replies import Failure, Reply, parse_reply
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -26,7 +32,7 @@ def chunked(*events: bytes) -> bytes:
 
 def exchanged(data: bytes, read_size: int) -> Exchange:
     pieces = [data[start : start + read_size] for start in range(0, len(data), read_size)]
-    reads = tuple(Read(1.0 + index, piece) for index, piece in enumerate(pieces))
+    reads = tuple(TimedBytes(1.0 + index, piece) for index, piece in enumerate(pieces))
     return Exchange(start_s=0.5, end_s=2.0 + len(pieces), reads=reads, failure=None)
 
 
@@ -42,7 +48,7 @@ def test_counts_do_not_depend_on_how_the_bytes_were_read(read_size: int) -> None
 def test_text_is_timed_by_the_read_that_completed_it() -> None:
     whole = HEAD + chunked(*EVENTS)
     middle = whole.index(b" two")
-    reads = (Read(1.0, whole[:middle]), Read(2.0, whole[middle:]))
+    reads = (TimedBytes(1.0, whole[:middle]), TimedBytes(2.0, whole[middle:]))
     reply = parse_reply(Exchange(0.5, 3.0, reads, None))
     assert isinstance(reply, Reply)
     assert reply.text_times_s == (1.0, 2.0)
@@ -79,7 +85,7 @@ async def exchange_with(answer: bytes, *, timeout_s: float) -> Exchange:
 
     handled = asyncio.Event()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
         request = build_request(address, "/v1/completions", b"body")
         exchanged = await exchange(address, request, time.perf_counter() + timeout_s)
         with suppress(TimeoutError):  # a deadline may come before the connection

@@ -9,12 +9,12 @@ from quire.cache.sizing import TooLittleMemory
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.models.config import CheckpointError, CUDAGraphMode, KVCacheDtype, Quantization
 from quire.models.graphs.sizes import PIECE_BYTES
-from quire.workbench.planning.plan import Lengths, Plan, PlanRequest, build_plan
+from quire.workbench.planning.plan import PlanRequest, RequestLengths, ServingPlan, build_plan
 from quire.workbench.planning.report import lines_of
 from quire.workbench.simulation.figures import Spread
 from tests.workbench.planning.published import LLAMA_3_8B, PUBLISHED, write_config
 
-SHORT = Lengths(64, 16)
+SHORT = RequestLengths(64, 16)
 FIT = ("llama-3-8b", "qwen3-30b-a3b", "gemma-3-27b")
 
 
@@ -23,12 +23,12 @@ def p50_s(spread: Spread) -> float:
     return spread.p50_ms / 1e3
 
 
-def plan_of(config: EngineConfig, device: str = "h100") -> Plan:
+def plan_of(config: EngineConfig, device: str = "h100") -> ServingPlan:
     return build_plan(PlanRequest(config.model.model, device, lengths=SHORT), config)
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ServingPlan]:
     """Each of the models on an H100."""
     folders = {name: tmp_path_factory.mktemp(name) for name in PUBLISHED}
     for name, folder in folders.items():
@@ -39,13 +39,13 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_bytes_are_those_by_hand(name: str, plans: dict[str, Plan]) -> None:
+def test_bytes_are_those_by_hand(name: str, plans: dict[str, ServingPlan]) -> None:
     assert plans[name].weight_bytes == PUBLISHED[name].weight_bytes
     assert plans[name].token_bytes == PUBLISHED[name].token_bytes
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_model_starts_where_it_fits(name: str, plans: dict[str, Plan]) -> None:
+def test_a_model_starts_where_it_fits(name: str, plans: dict[str, ServingPlan]) -> None:
     plan = plans[name]
     assert (plan.facts is not None) == (name in FIT)
     if plan.facts is None:
@@ -76,7 +76,7 @@ def test_steps_in_pieces_have_their_memory(tmp_path: Path) -> None:
     assert max(totals) - min(totals) <= 16 * plan.token_bytes  # a block of K and V
 
 
-def _block_token(plan: Plan) -> int:
+def _block_token(plan: ServingPlan) -> int:
     """The bytes of a token in one block: of its own group alone."""
     assert plan.facts is not None
     memory = plan.facts.memory
@@ -84,7 +84,7 @@ def _block_token(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("name", FIT)
-def test_forecasts_are_sane(name: str, plans: dict[str, Plan]) -> None:
+def test_forecasts_are_sane(name: str, plans: dict[str, ServingPlan]) -> None:
     """More requests never come sooner, and a step reads at least what each token reads."""
     plan = plans[name]
     one, some, many = (each.figures for each in plan.forecasts)
@@ -97,7 +97,7 @@ def test_forecasts_are_sane(name: str, plans: dict[str, Plan]) -> None:
         assert p50_s(one.inter_token) >= 0.9 * plan.weight_bytes / plan.device.bytes_s
 
 
-def test_a_mixture_reads_the_experts_that_are_met(plans: dict[str, Plan]) -> None:
+def test_a_mixture_reads_the_experts_that_are_met(plans: dict[str, ServingPlan]) -> None:
     """One token meets 8 of 128, so a step reads far less than all weights; 32 meet most of them."""
     plan = plans["qwen3-30b-a3b"]
     whole_s = plan.weight_bytes / plan.device.bytes_s
@@ -118,7 +118,9 @@ def test_a_length_that_fits_is_told(tmp_path: Path) -> None:
         assert (again.facts is not None) == (more == 0)
 
 
-def test_smaller_keys_and_values_are_more_tokens(tmp_path: Path, plans: dict[str, Plan]) -> None:
+def test_smaller_keys_and_values_are_more_tokens(
+    tmp_path: Path, plans: dict[str, ServingPlan]
+) -> None:
     folder = str(write_config(tmp_path, LLAMA_3_8B))
     memory = MemoryConfig(kv_cache_dtype=KVCacheDtype.FP8_E4M3)
     small = plan_of(EngineConfig(ModelConfig(folder), memory)).facts

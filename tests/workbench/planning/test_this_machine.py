@@ -9,11 +9,11 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, Schedul
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.models.config import LinearBackend, ModelDtype, Quantization
-from quire.workbench.planning.plan import Lengths, PlanRequest, build_plan
+from quire.workbench.planning.plan import PlanRequest, RequestLengths, build_plan
 from tests.long import long_but_for
 
 BUNDLED = str(files("quire.models") / "bundled")
-SHORT = Lengths(32, 8)
+SHORT = RequestLengths(32, 8)
 EXACT = ("device", "scratch", "graphs", "kv", "swap")
 """The lines of the receipt that are the same to the byte. Activations are measured, and what is
 unused depends on what other programs do; weights in 12 bits depend on their numbers."""

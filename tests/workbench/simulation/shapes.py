@@ -7,7 +7,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import PolicyName
 from quire.workbench.simulation.cost.cost_file import GapCost, ServerCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load
+from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 
 MAX_MODEL_LEN = 48
@@ -15,7 +15,7 @@ SECONDS = st.sampled_from((0.0, 0.001, 0.004, 0.03))
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> Load:
+def loads(draw: st.DrawFn) -> SimLoad:
     """Requests whose prompts begin alike and end each on its own, some sent together."""
     requests, now = [], 0.0
     for number in range(draw(st.integers(1, 12))):
@@ -32,7 +32,7 @@ def loads(draw: st.DrawFn) -> Load:
                 tenant=draw(st.sampled_from(("a", "b"))),
             )
         )
-    return Load(requests, draw(st.sampled_from((0, 0, 3))))
+    return SimLoad(requests, draw(st.sampled_from((0, 0, 3))))
 
 
 @st.composite

@@ -16,7 +16,7 @@ from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Step, StepResult
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.cost.work import work_of
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulation
+from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad, Simulation
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
 from tests.workbench.simulation.shapes import MAX_MODEL_LEN, engines, loads, step_costs
@@ -97,7 +97,7 @@ def decided(step: Step, began_s: float) -> tuple[object, ...]:
 @settings(max_examples=50)
 @given(engines(), step_costs(), loads())
 def test_a_simulation_schedules_what_the_engine_does(
-    setup: EngineSetup, cost: FittedCost, load: Load
+    setup: EngineSetup, cost: FittedCost, load: SimLoad
 ) -> None:
     steps: list[StepTimes] = []
     open_loop = load._replace(concurrency=0)

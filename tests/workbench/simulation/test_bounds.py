@@ -12,7 +12,7 @@ import pytest
 from quire.engine.recording.bounds import MAX_HELD_TOKENS, MAX_TOKENS
 from quire.engine.recording.flight_file import MAGIC, FlightFileError, read_file
 from quire.engine.recording.frames import HEAD_BYTES, bodies, framed
-from quire.engine.recording.inputs import Added, Input, Record, Updated
+from quire.engine.recording.inputs import Input, Record, RequestAdded, StepUpdated
 from quire.engine.recording.replayed_scheduler import SegmentStart
 from quire.workbench.simulation.replay import replay
 from tests.engine.recording.test_flight_file import DATA
@@ -122,10 +122,10 @@ def test_an_input_beyond_bounds_is_refused(field: str) -> None:
 def enlarged(record: Input, field: str) -> Input | None:
     if field == "answers":
         return msgspec.structs.replace(record, answers=[0, HUGE])
-    if isinstance(record, Added) and field == "arrival":
+    if isinstance(record, RequestAdded) and field == "arrival":
         arrival = record.arrival._replace(num_prompt_tokens=HUGE)
         return msgspec.structs.replace(record, arrival=arrival)
-    if isinstance(record, Updated) and field != "arrival":
+    if isinstance(record, StepUpdated) and field != "arrival":
         return msgspec.structs.replace(record, **{field: {"r1": HUGE}})
     return None
 

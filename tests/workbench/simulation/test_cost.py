@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.scheduler.step import Chunk, Step
+from quire.scheduler.step import SeqChunk, Step
 from quire.workbench.simulation.cost.cost_file import (
     CostFileError,
     StepCoefficients,
@@ -45,9 +45,9 @@ def measured(seed: int, num: int) -> list[MeasuredStep]:
 
 def test_the_work_of_a_step_is_counted() -> None:
     chunks = (
-        Chunk("a", 99, 1, (), True),
-        Chunk("b", 0, 1, (), True),
-        Chunk("c", 10, 4, (), False),
+        SeqChunk("a", 99, 1, (), True),
+        SeqChunk("b", 0, 1, (), True),
+        SeqChunk("c", 10, 4, (), False),
     )
     work = work_of(Step(1, (), (), chunks, 6))
     assert work == StepWork(3, 5, 1, 100, 1 + 4 * 10 + 10)

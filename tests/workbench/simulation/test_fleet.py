@@ -12,7 +12,13 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.reasons import Reason
 from quire.workbench.simulation.cost.cost_file import ServerCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulated, Simulation
+from quire.workbench.simulation.simulation import (
+    Costs,
+    EngineSetup,
+    SimLoad,
+    Simulation,
+    SimulationResult,
+)
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.fleet import FleetSize
 from quire.workbench.simulation.virtual.sending import LATENCY_S, LinkSpeed
@@ -37,7 +43,7 @@ def sizes(draw: st.DrawFn) -> FleetSize:
 
 @given(engines(), costs(), loads(), sizes())
 def test_every_request_ends_once_with_all_its_tokens(
-    engine: EngineSetup, costs: Costs, load: Load, size: FleetSize
+    engine: EngineSetup, costs: Costs, load: SimLoad, size: FleetSize
 ) -> None:
     steps: list[StepTimes] = []
     done = Simulation(engine, costs, load, on_step=steps.append, size=size).run()
@@ -54,7 +60,7 @@ def test_every_request_ends_once_with_all_its_tokens(
 @settings(max_examples=50)
 @given(engines(), costs(), loads(), sizes())
 def test_all_blocks_are_home_and_equal_seeds_agree(
-    engine: EngineSetup, costs: Costs, load: Load, size: FleetSize
+    engine: EngineSetup, costs: Costs, load: SimLoad, size: FleetSize
 ) -> None:
     done, again = (Simulation(engine, costs, load, 3, size=size).run() for _ in range(2))
     assert done.stats.num_running == done.stats.num_waiting == done.stats.num_blocks_active == 0
@@ -68,21 +74,21 @@ def test_all_blocks_are_home_and_equal_seeds_agree(
 @settings(max_examples=50)
 @given(engines(), costs(), loads(), st.integers(0, 4))
 def test_with_an_engine_for_each_nobody_waits_for_another(
-    engine: EngineSetup, costs: Costs, load: Load, more: int
+    engine: EngineSetup, costs: Costs, load: SimLoad, more: int
 ) -> None:
     """Requests that come at once, to as many engines: each has the times it has alone."""
     at_once = [replace(each, sent_s=0.0) for each in load.requests]
     alike = replace(costs, server=ServerCost(), ratios=())
     size = FleetSize(len(at_once) + more)
-    done = Simulation(engine, alike, Load(at_once), size=size).run()
+    done = Simulation(engine, alike, SimLoad(at_once), size=size).run()
     for request, answer in zip(at_once, done.clients.answers, strict=True):
-        alone = Simulation(engine, alike, Load([request])).run().clients.answers[0]
+        alone = Simulation(engine, alike, SimLoad([request])).run().clients.answers[0]
         assert (answer.first_s, answer.last_s) == (alone.first_s, alone.last_s)
 
 
-def _of_one(num_prompt: int, num_output: int, size: FleetSize) -> Simulated:
+def _of_one(num_prompt: int, num_output: int, size: FleetSize) -> SimulationResult:
     request = TracedRequest("a", 0.0, (PromptPart(1, num_prompt),), num_output)
-    return Simulation(LARGE, PLAIN, Load([request]), size=size).run()
+    return Simulation(LARGE, PLAIN, SimLoad([request]), size=size).run()
 
 
 @given(st.integers(1, 300), st.integers(1, 5))
@@ -102,7 +108,7 @@ def test_a_prompt_is_computed_sent_and_continued(num_prompt: int, num_output: in
 def test_one_link_sends_one_prompt_after_another() -> None:
     slow = LinkSpeed(1e6, TOKEN_BYTES)
     requests = [TracedRequest(f"r{n}", 0.0, (PromptPart(n, 129),), 2) for n in range(3)]
-    done = Simulation(LARGE, PLAIN, Load(requests), size=FleetSize(2, 1, slow)).run()
+    done = Simulation(LARGE, PLAIN, SimLoad(requests), size=FleetSize(2, 1, slow)).run()
     one_s = LATENCY_S + 128 * TOKEN_BYTES / slow.bytes_s
     assert list(done.sent.seconds) == pytest.approx([one_s, 2 * one_s, 3 * one_s])
 
@@ -112,19 +118,19 @@ def test_what_is_there_already_is_not_sent_again() -> None:
     requests = [
         TracedRequest(f"r{n}", float(n), (shared, PromptPart(100 + n, 17)), 2) for n in range(4)
     ]
-    done = Simulation(LARGE, PLAIN, Load(requests), size=FleetSize(2, 1, FAST)).run()
+    done = Simulation(LARGE, PLAIN, SimLoad(requests), size=FleetSize(2, 1, FAST)).run()
     assert done.sent.num_tokens == 64 + 4 * 16
 
 
 def test_a_link_slower_than_computing_is_not_used_once_that_is_known() -> None:
     requests = [TracedRequest(f"r{n}", 10.0 * n, (PromptPart(n, 129),), 2) for n in range(3)]
     never = LinkSpeed(TOKEN_BYTES * 10, TOKEN_BYTES)  # ten tokens a second
-    done = Simulation(LARGE, PLAIN, Load(requests), size=FleetSize(2, 1, never)).run()
+    done = Simulation(LARGE, PLAIN, SimLoad(requests), size=FleetSize(2, 1, never)).run()
     assert done.sent.num_declined > 0
     assert done.clients.num_ended == 3
 
 
 def test_a_prompt_that_no_engine_takes_is_refused() -> None:
     long = TracedRequest("long", 0.0, (PromptPart(1, 5000),), 5)
-    done = Simulation(LARGE, PLAIN, Load([long]), size=FleetSize(3, 1, FAST)).run()
+    done = Simulation(LARGE, PLAIN, SimLoad([long]), size=FleetSize(3, 1, FAST)).run()
     assert [each.is_refused for each in done.clients.answers] == [True]

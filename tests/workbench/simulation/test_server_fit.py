@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.scheduler.snapshot.arrival import Arrival
+from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 from quire.workbench.simulation.cost.cost_file import CostFileError
 from quire.workbench.simulation.cost.server_fit import LoneClient, fit_server, read_lone_client
 from quire.workbench.simulation.recorded import RecordedAnswer
@@ -19,7 +19,7 @@ def answer(
 ) -> RecordedAnswer:
     """One whose first token comes after `first_s`, and its last half a second after that."""
     times_s = array("d", (added_s + first_s, added_s + first_s + 0.5))
-    return RecordedAnswer(Arrival("r", num_prompt, 2), added_s, (), times_s, has_ended)
+    return RecordedAnswer(ArrivalSnapshot("r", num_prompt, 2), added_s, (), times_s, has_ended)
 
 
 def test_answers_that_were_not_alone_tell_nothing_of_the_server() -> None:

@@ -12,7 +12,7 @@ from quire.scheduler.reasons import Reason
 from quire.workbench.simulation.cost.cost_file import StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.figures import Objective, figures_of
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulation
+from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad, Simulation
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
 from tests.workbench.simulation.shapes import costs, engines, loads
@@ -20,7 +20,7 @@ from tests.workbench.simulation.shapes import costs, engines, loads
 
 @given(engines(), costs(), loads())
 def test_time_goes_on_and_every_request_ends_once(
-    engine: EngineSetup, costs: Costs, load: Load
+    engine: EngineSetup, costs: Costs, load: SimLoad
 ) -> None:
     steps: list[StepTimes] = []
     done = Simulation(engine, costs, load, on_step=steps.append).run()
@@ -42,7 +42,7 @@ def test_time_goes_on_and_every_request_ends_once(
 @settings(max_examples=30)
 @given(engines(), costs(), loads(), st.integers(0, 9))
 def test_equal_seeds_give_equal_reports(
-    engine: EngineSetup, costs: Costs, load: Load, seed: int
+    engine: EngineSetup, costs: Costs, load: SimLoad, seed: int
 ) -> None:
     simulation = Simulation(engine, costs, load, seed)
     first, second = (figures_of(simulation.run(), Objective(first_token_ms=9)) for _ in range(2))
@@ -52,7 +52,7 @@ def test_equal_seeds_give_equal_reports(
 @settings(max_examples=30)
 @given(engines(), costs(), loads())
 def test_an_output_that_ends_early_takes_as_many_tokens(
-    engine: EngineSetup, costs: Costs, load: Load
+    engine: EngineSetup, costs: Costs, load: SimLoad
 ) -> None:
     requests = [replace(each, max_tokens=each.num_output_tokens + 1) for each in load.requests]
     done = Simulation(engine, costs, load._replace(requests=requests)).run()
@@ -65,7 +65,7 @@ def test_an_output_that_ends_early_takes_as_many_tokens(
 @given(engines(), costs())
 def test_a_request_that_never_fits_is_refused_and_told(engine: EngineSetup, costs: Costs) -> None:
     long = TracedRequest("long", 0.0, (PromptPart(1, 100),), 5)
-    done = Simulation(engine, costs, Load([long, replace(long, id="b")], 1)).run()
+    done = Simulation(engine, costs, SimLoad([long, replace(long, id="b")], 1)).run()
     assert [each.is_refused for each in done.clients.answers] == [True, True]
     figures = figures_of(done, Objective(end_to_end_ms=1e9))
     assert figures.num_refused == 2 and figures.good_share == 0.0
@@ -79,6 +79,6 @@ def test_equal_parts_of_prompts_are_found_in_the_cache() -> None:
     ]
     engine = EngineSetup(SchedulerConfig(8, 64, 256, 100), CacheConfig(200, 16))
     tenth = Costs(FittedCost(StepCoefficients(0.1, (), (0.0,))))
-    done = Simulation(engine, tenth, Load(requests), seed=3).run()
+    done = Simulation(engine, tenth, SimLoad(requests), seed=3).run()
     assert done.stats.num_prefix_hits == 3 * 64
     assert [each.num_cached_tokens for each in done.clients.answers] == [0, 64, 64, 64]

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from quire.workbench.simulation.traces.azure import read_azure
 from quire.workbench.simulation.traces.mooncake import read_mooncake
 from quire.workbench.simulation.traces.read import read_trace
-from quire.workbench.simulation.traces.shapes import Lengths, Shape, parse_shape, requests_of
+from quire.workbench.simulation.traces.shapes import (
+    LengthRange,
+    TraceShape,
+    parse_shape,
+    requests_of,
+)
 from quire.workbench.simulation.traces.trace_error import TraceError
 from quire.workbench.simulation.traces.traced_request import PromptPart, assigned
 
@@ -74,7 +79,7 @@ def test_a_malformed_line_of_mooncake_is_told(line: str, told: str) -> None:
 
 def test_a_shape_is_read() -> None:
     shape = parse_shape("gamma:rate=2.5,cv=3,requests=7,prompt=100-900,output=5,shared=64")
-    assert shape == Shape(2.5, 3.0, 0, 7, 64, Lengths(100, 900), Lengths(5, 5))
+    assert shape == TraceShape(2.5, 3.0, 0, 7, 64, LengthRange(100, 900), LengthRange(5, 5))
     assert parse_shape("closed:concurrency=32").concurrency == 32
 
 
@@ -97,7 +102,7 @@ def test_a_malformed_shape_is_told(text: str, told: str) -> None:
 
 @given(st.integers(0, 5), st.floats(0.5, 3))
 def test_a_shape_has_the_rate_that_it_says(seed: int, cv: float) -> None:
-    shape = Shape(rate=4.0, cv=cv, requests=3000, prompt=Lengths(3, 9))
+    shape = TraceShape(rate=4.0, cv=cv, requests=3000, prompt=LengthRange(3, 9))
     requests = requests_of(shape, seed)
     assert requests == requests_of(shape, seed)
     assert requests[-1].sent_s == pytest.approx(3000 / 4, rel=0.25)
@@ -112,7 +117,7 @@ def test_other_contents_begin_with_other_tokens(seed: int, contents: list[int]) 
 
 
 def test_tenants_and_priorities_are_drawn() -> None:
-    requests = requests_of(Shape(requests=200), 0)
+    requests = requests_of(TraceShape(requests=200), 0)
     drawn = list(assigned(requests, num_tenants=3, num_priorities=2, seed=1))
     assert {each.tenant for each in drawn} == {"tenant-0", "tenant-1", "tenant-2"}
     assert {each.priority for each in drawn} == {0, 1}

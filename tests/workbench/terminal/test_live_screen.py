@@ -11,11 +11,11 @@ from rich.cells import cell_len
 
 from quire.workbench.terminal.block_map import NAMES, PLAIN_GLYPHS, cells_of, draw_map
 from quire.workbench.terminal.live_events import BadEvent, read_event
-from quire.workbench.terminal.live_screen import View, draw, sparkline
+from quire.workbench.terminal.live_screen import ScreenState, draw, sparkline
 from quire.workbench.terminal.live_state import IN_USE, SHARED, LiveState
 from tests.workbench.terminal.live_samples import STATES, changes, engine, picture, request
 
-VIEW = View("http://x:1", "", is_paused=False, is_ascii=True)
+VIEW = ScreenState("http://x:1", "", is_paused=False, is_ascii=True)
 NUM_BLOCKS = 64
 SOME_RUNS = st.lists(
     st.tuples(

@@ -17,7 +17,7 @@ NO_KEY = -1
 """The number in place of a key where a block has none."""
 
 
-class AskedAgain(Exception):
+class ExtraHashCall(Exception):
     """The hash of a replay was called more often than that of the record."""
 
 
@@ -118,7 +118,7 @@ class NumberKey(NamedTuple):
 
 class NumberedDigests:
     """The hash of a replay: it answers with the numbers that it was given, in their order, and
-    raises AskedAgain behind the last.
+    raises ExtraHashCall behind the last.
     """
 
     def __init__(self, num_groups: int) -> None:
@@ -141,7 +141,7 @@ class NumberedDigests:
 
     def _digest(self, parent: bytes, tokens: bytes, extra: bytes) -> bytes:
         if self._next == len(self._answers):
-            raise AskedAgain("a block is hashed that was not in the recorded run")
+            raise ExtraHashCall("a block is hashed that was not in the recorded run")
         self._next += 1
         return digest_of(self._answers[self._next - 1])
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
-from quire.cache.transfers import Place, Transfers
+from quire.cache.transfers import BlockPosition, Transfers
 from quire.models.batch import Model
 from quire.models.block_rows import BlockRows
-from quire.scheduler.prefix_waits import Loads
+from quire.scheduler.prefix_waits import PrefixLoads
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,13 @@ class BlockPort:
 
     cache: KVCache
     transfers: Transfers
-    loads: Loads
+    loads: PrefixLoads
     model: Model
     rows: BlockRows
 
-    def take_in(self, chain: Chain, places: Sequence[Place], rows: Tensor, name: str) -> int:
+    def take_in(
+        self, chain: Chain, places: Sequence[BlockPosition], rows: Tensor, name: str
+    ) -> int:
         """Let the blocks of `places`, whose bytes are the first of `rows`, be found in the prefix
         cache. Return how many of them are there now: fewer where memory is short. `name` is that of
         the request that waits for them."""

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from quire.cache.block_hash import group_key
 from quire.cache.chain import Chain, Content
 from quire.engine.persistence.block_port import BlockPort
-from quire.engine.persistence.loading import Loading, Source
+from quire.engine.persistence.loading import BlockLoader, Source
 from quire.engine.persistence.stores import Stores
-from quire.engine.persistence.unsaved import Unsaved
+from quire.engine.persistence.unsaved import BlockSaver
 from quire.scheduler.reasons import LoadSource
 from quire.storage.disk.counts import DiskStats
 from quire.storage.network.counts import TransferStats
@@ -22,13 +22,13 @@ class DiskCache:
     ) -> None:
         self._stores = stores
         self._store, self._writer = stores.store, stores.writer
-        self._unsaved = Unsaved(stores, port, root, clock)
+        self._unsaved = BlockSaver(stores, port, root, clock)
         disk = Source(LoadSource.DISK, stores.store, self._renew)
-        self._from_disk = Loading(disk, port, root, clock, self._go_on)
+        self._from_disk = BlockLoader(disk, port, root, clock, self._go_on)
         self._loadings = [self._from_disk]
         if stores.transfer is not None:
             peers = Source(LoadSource.PEER, stores.transfer.peers, _renew_nothing)
-            self._loadings.append(Loading(peers, port, root, clock, _do_nothing))
+            self._loadings.append(BlockLoader(peers, port, root, clock, _do_nothing))
         self._loads = port.loads
         self._chains: dict[str, Chain] = {}
         self._num_groups = port.transfers.num_groups

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from quire.cache.chain import Chain, Content
-from quire.cache.transfers import Place
+from quire.cache.transfers import BlockPosition
 from quire.engine.persistence.block_port import BlockPort, row_views
 from quire.scheduler.reasons import LoadSource
 from quire.storage.disk.block_header import identity_of
@@ -55,7 +55,7 @@ class _Read(NamedTuple):
 
 
 class _Part(NamedTuple):
-    places: Sequence[Place]
+    places: Sequence[BlockPosition]
     rows: Tensor
     read: "Future[_Read]"
 
@@ -67,7 +67,7 @@ class _Load:
     chain: Chain
     max_blocks: int
     num_here: int
-    missing: Sequence[Place]
+    missing: Sequence[BlockPosition]
     requests: list[str]
     began_s: float = 0.0
     num_begun: int = 0
@@ -93,7 +93,7 @@ class _Load:
         self.parts.clear()
 
 
-class Loading:
+class BlockLoader:
     """Decides which blocks are loaded from a source, and loads them. `root` is the parent's digest
     of every first block. A request for which there is nothing to load here, or nothing more, goes
     on to `then`."""
@@ -189,7 +189,7 @@ class Loading:
         """Read nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _load_of(self, missing: Sequence[Place]) -> _Load | None:
+    def _load_of(self, missing: Sequence[BlockPosition]) -> _Load | None:
         """Return a load of some of these blocks."""
         keys = {place.key for place in missing}
         return next(
@@ -235,12 +235,14 @@ class Loading:
                 load.num_begun += len(places)
                 self._reading.append(part)
 
-    def _part(self, chain: Chain, places: Sequence[Place]) -> _Part:
+    def _part(self, chain: Chain, places: Sequence[BlockPosition]) -> _Part:
         contents = [chain.content(place.block_index) for place in places]
         rows = self._port.rows.new_rows(len(places))
         return _Part(places, rows, self._threads.submit(self._read, contents, places, rows))
 
-    def _read(self, contents: Sequence[Content], places: Sequence[Place], rows: Tensor) -> _Read:
+    def _read(
+        self, contents: Sequence[Content], places: Sequence[BlockPosition], rows: Tensor
+    ) -> _Read:
         """Read blocks up to the first that is not there; this runs in a thread."""
         began = time.perf_counter()
         identities = [

@@ -45,7 +45,7 @@ class _Copied(NamedTuple):
     mark: Mark
 
 
-class Unsaved:
+class BlockSaver:
     """Passes new blocks to their writer. `root` is the parent's digest of every first block."""
 
     def __init__(

@@ -24,7 +24,7 @@ from quire.engine.config import EngineConfig, LogLevel, TracingConfig
 from quire.engine.devices.placement import choose_placement, prepare_threads_and_device
 from quire.engine.devices.platform import THIS_MACHINE, Platform
 from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
-from quire.engine.messages import Failed
+from quire.engine.messages import EngineFailure
 from quire.engine.process_setup import (
     FAILED,
     RANK_NAME,
@@ -35,14 +35,14 @@ from quire.engine.process_setup import (
 )
 from quire.engine.ranks.loading import COLLECTIVE_TIMEOUT_S, load_part
 from quire.engine.ranks.messages import (
-    Attach,
+    AttachModel,
+    CaptureGraphs,
     CopyBlocks,
     Forward,
-    Load,
-    Loaded,
-    Measure,
-    Measured,
-    Record,
+    LoadModel,
+    MeasureMemory,
+    RankLoaded,
+    RankMemory,
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
@@ -75,7 +75,7 @@ class Follower:
     def run(self) -> NoReturn:
         """Follow until the channel closes. Raises ChannelClosed then, and any error of a call."""
         decoder = msgspec.msgpack.Decoder[ToFollower](
-            Load | Attach | Record | CopyBlocks | Forward | Measure
+            LoadModel | AttachModel | CaptureGraphs | CopyBlocks | Forward | MeasureMemory
         )
         while True:
             for body in self._channel.receive(wait=True):
@@ -88,15 +88,15 @@ class Follower:
             assert self._model is not None
             self._model.copy_blocks(message.copies, message.new_blocks)
             self._model.take_copy_time()  # rank 0 tells its own
-        elif isinstance(message, Attach):
+        elif isinstance(message, AttachModel):
             self._attach(message)
-        elif isinstance(message, Record):
+        elif isinstance(message, CaptureGraphs):
             self._record(message.plan)
-        elif isinstance(message, Load):
+        elif isinstance(message, LoadModel):
             self._load(message.config, message.store_port)
         else:
             assert self._loaded is not None
-            self._channel.send(Measured(self._platform.measure(self._loaded.device)))
+            self._channel.send(RankMemory(self._platform.measure(self._loaded.device)))
 
     def _load(self, config: EngineConfig, store_port: int) -> None:
         _set_up_own_log(config.tracing, self._rank)
@@ -114,9 +114,9 @@ class Follower:
         gc.freeze()  # what was loaded stays: no collection need look at it again
         self._loaded = loaded
         layout = loaded.facts.layout(config.kv_options)
-        self._channel.send(Loaded(str(loaded.device), loaded.weight_bytes, layout))
+        self._channel.send(RankLoaded(str(loaded.device), loaded.weight_bytes, layout))
 
-    def _attach(self, message: Attach) -> None:
+    def _attach(self, message: AttachModel) -> None:
         assert self._loaded is not None
         self._model = None  # the memory of the last one is free before more is taken
         self._model = self._loaded.attach(
@@ -170,9 +170,9 @@ def _follow(channel: Channel, rank: int, platform: Platform) -> int:
         return 0
     except Exception as error:
         if isinstance(error, EXPECTED) and not follower.has_loaded:
-            failed = Failed(str(error), start_failure_of(error))
+            failed = EngineFailure(str(error), start_failure_of(error))
         else:
-            failed = Failed(f"{type(error).__name__}: {error}", kind_of(error))
+            failed = EngineFailure(f"{type(error).__name__}: {error}", kind_of(error))
             if isinstance(error, RankLost):
                 logger.warning("rank %d ends: %s", rank, error)
             else:

@@ -16,13 +16,13 @@ import msgspec
 
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.failure_kind import FailureKind, RanksFailed
-from quire.engine.messages import Failed
-from quire.engine.ranks.messages import FromFollower, Loaded, Measured, ToFollower
+from quire.engine.messages import EngineFailure
+from quire.engine.ranks.messages import FromFollower, RankLoaded, RankMemory, ToFollower
 from quire.engine.ranks.processes import StartedRank
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer", Loaded, Measured)
+Answer = TypeVar("Answer", RankLoaded, RankMemory)
 
 SAME_ERROR_S = 1.0
 """Seconds that an error of a follower waits, because rank 0 may report the same one."""
@@ -44,18 +44,18 @@ class Leader:
     """
 
     def __init__(
-        self, started: Sequence[StartedRank], on_lost: Callable[[Failed], None] | None = None
+        self, started: Sequence[StartedRank], on_lost: Callable[[EngineFailure], None] | None = None
     ) -> None:
         self._started = started
         self._channels = [Channel(each.socket) for each in started]
         self._on_lost = on_lost
-        self._answers: list[SimpleQueue[Loaded | Measured | Failed]] = [
+        self._answers: list[SimpleQueue[RankLoaded | RankMemory | EngineFailure]] = [
             SimpleQueue() for _ in started
         ]
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._has_lost = threading.Event()
-        self._lost: Failed | None = None
+        self._lost: EngineFailure | None = None
         self._watching = [
             threading.Thread(
                 target=self._watch, args=(index,), daemon=True, name=f"rank {each.rank}"
@@ -80,7 +80,7 @@ class Leader:
         found: list[Answer] = []
         for answers in self._answers:
             answer = answers.get()
-            if isinstance(answer, Failed):
+            if isinstance(answer, EngineFailure):
                 answers.put(answer)
                 raise RanksFailed(answer.message)
             assert isinstance(answer, kind), answer
@@ -123,27 +123,27 @@ class Leader:
         if failed is not None:
             self._closing.wait(SAME_ERROR_S)
         code = _ended(started, CLOSE_S if self._closing.is_set() else END_S)
-        self._lose(failed or Failed(*_end_of(code)), started.rank)
+        self._lose(failed or EngineFailure(*_end_of(code)), started.rank)
 
-    def _receive(self, index: int) -> Failed | None:
+    def _receive(self, index: int) -> EngineFailure | None:
         """Hand on the answers of a follower until its socket closes or it has failed."""
-        decoder = msgspec.msgpack.Decoder[FromFollower](Loaded | Measured | Failed)
+        decoder = msgspec.msgpack.Decoder[FromFollower](RankLoaded | RankMemory | EngineFailure)
         try:
             while True:
                 for body in self._channels[index].receive(wait=True):
                     message = decoder.decode(body)
-                    if isinstance(message, Failed):
+                    if isinstance(message, EngineFailure):
                         return message
                     self._answers[index].put(message)
         except ChannelClosed:
             return None
 
-    def _lose(self, failed: Failed, rank: int) -> None:
+    def _lose(self, failed: EngineFailure, rank: int) -> None:
         with self._lock:
             if self._closing.is_set() or self._lost is not None:
                 return
             told = f"rank {rank} of {self.num_ranks}: {failed.message}"
-            self._lost = Failed(told, failed.kind)
+            self._lost = EngineFailure(told, failed.kind)
         logger.error("%s", told)
         for answers in self._answers:
             answers.put(self._lost)

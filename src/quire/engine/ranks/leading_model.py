@@ -7,7 +7,7 @@ from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.engine.ranks.leader import Leader
-from quire.engine.ranks.messages import CopyBlocks, Record
+from quire.engine.ranks.messages import CaptureGraphs, CopyBlocks
 from quire.engine.ranks.step_tensors import header, packed_tensors
 from quire.models.batch import Batch, StepRows
 from quire.models.graphs.capture import GraphDevice
@@ -62,7 +62,7 @@ class LeadingModel:
         and this rank's report. Raises RanksFailed."""
         assert isinstance(self.model, HFModel), "steps are captured once"
         with self.leader.together():
-            self.leader.tell(Record(plan))
+            self.leader.tell(CaptureGraphs(plan))
             recorded = record_steps(self.model, plan, device, on_progress)
         if recorded.model is self.model:
             return self, recorded

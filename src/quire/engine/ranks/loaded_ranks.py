@@ -9,7 +9,7 @@ from quire.engine.devices.platform import Platform
 from quire.engine.messages import RankFacts
 from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
-from quire.engine.ranks.messages import Attach, Loaded, Measure, Measured
+from quire.engine.ranks.messages import AttachModel, MeasureMemory, RankLoaded, RankMemory
 from quire.models.config import KVOptions
 from quire.models.graphs.capture import GraphDevice
 from quire.models.hf import HFModel
@@ -23,7 +23,7 @@ class OtherRanks:
 
     leader: Leader
     group: RankGroup
-    loaded: tuple[Loaded, ...]
+    loaded: tuple[RankLoaded, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LoadedRanks:
         if others is None:
             return attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
         with others.leader.together():
-            others.leader.tell(Attach(num_blocks, block_size, options, num_host_blocks))
+            others.leader.tell(AttachModel(num_blocks, block_size, options, num_host_blocks))
             model = attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
         return LeadingModel(model, others.leader, others.group)
 
@@ -64,8 +64,8 @@ class LoadedRanks:
         """Return the memory of the other ranks' devices."""
         if self.others is None:
             return []
-        self.others.leader.tell(Measure())
-        return [each.memory for each in self.others.leader.answers(Measured)]
+        self.others.leader.tell(MeasureMemory())
+        return [each.memory for each in self.others.leader.answers(RankMemory)]
 
     def facts(self, block_bytes: int, num_blocks: int) -> tuple[RankFacts, ...]:
         """Return the facts of each rank; empty for a single rank."""

@@ -13,12 +13,12 @@ from quire.cache.block_copies import BlockCopy
 from quire.cache.layout import Layout
 from quire.engine.config import EngineConfig
 from quire.engine.devices.memory import DeviceMemory
-from quire.engine.messages import Failed
+from quire.engine.messages import EngineFailure
 from quire.models.config import KVOptions
 from quire.models.graphs.record import GraphPlan
 
 
-class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+class LoadModel(msgspec.Struct, frozen=True, tag="load", array_like=True):
     """Rank 0 to another: join the group whose store listens at `store_port`, and load the model
     that `config` names, a folder by now."""
 
@@ -26,7 +26,7 @@ class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
     store_port: int
 
 
-class Attach(msgspec.Struct, frozen=True, tag="attach", array_like=True):
+class AttachModel(msgspec.Struct, frozen=True, tag="attach", array_like=True):
     """Rank 0 to another: allocate K and V for a model that takes the place of the last one."""
 
     num_blocks: int
@@ -35,7 +35,7 @@ class Attach(msgspec.Struct, frozen=True, tag="attach", array_like=True):
     num_host_blocks: int
 
 
-class Record(msgspec.Struct, frozen=True, tag="record", array_like=True):
+class CaptureGraphs(msgspec.Struct, frozen=True, tag="record", array_like=True):
     """Rank 0 to another: capture the model's steps as CUDA graphs, together with it."""
 
     plan: GraphPlan
@@ -66,11 +66,11 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
     tensors: bytes | None
 
 
-class Measure(msgspec.Struct, frozen=True, tag="measure", array_like=True):
+class MeasureMemory(msgspec.Struct, frozen=True, tag="measure", array_like=True):
     """Rank 0 to another: report the memory of the device."""
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
+class RankLoaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
     """Another rank to rank 0: the model is loaded on `device`; `layout` is that of this rank's keys
     and values."""
 
@@ -79,11 +79,13 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
     layout: Layout
 
 
-class Measured(msgspec.Struct, frozen=True, tag="measured", array_like=True):
+class RankMemory(msgspec.Struct, frozen=True, tag="measured", array_like=True):
     """Another rank to rank 0: the memory of its device."""
 
     memory: DeviceMemory
 
 
-ToFollower: TypeAlias = Load | Attach | Record | CopyBlocks | Forward | Measure
-FromFollower: TypeAlias = Loaded | Measured | Failed
+ToFollower: TypeAlias = (
+    LoadModel | AttachModel | CaptureGraphs | CopyBlocks | Forward | MeasureMemory
+)
+FromFollower: TypeAlias = RankLoaded | RankMemory | EngineFailure

@@ -5,7 +5,13 @@ digests are made, and a few bytes can ask for billions.
 from collections.abc import Iterable, Iterator, Sequence
 
 from quire.engine.recording.flight_file import FlightFileError
-from quire.engine.recording.inputs import Added, Input, ResumedHere, TookIn, Updated
+from quire.engine.recording.inputs import (
+    BlocksImported,
+    Input,
+    RequestAdded,
+    RequestResumed,
+    StepUpdated,
+)
 from quire.engine.recording.replayed_scheduler import SegmentStart
 from quire.engine.recording.ring import SLOT_BYTES
 
@@ -46,13 +52,13 @@ def check_held(num_held: int) -> None:
 
 def _sizes(record: Input) -> Iterator[int]:
     yield from _lengths(record.answers)
-    if isinstance(record, Added | ResumedHere):
+    if isinstance(record, RequestAdded | RequestResumed):
         yield record.arrival.num_prompt_tokens
-    if isinstance(record, ResumedHere):
+    if isinstance(record, RequestResumed):
         yield record.num_output_tokens
-    elif isinstance(record, TookIn):
+    elif isinstance(record, BlocksImported):
         yield from _lengths(record.chain)
-    elif isinstance(record, Updated):
+    elif isinstance(record, StepUpdated):
         for counts in (record.forced, record.scored, record.ended, record.stopped):
             yield from counts.values()
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.engine.recording.frames import HEAD_BYTES, bodies
-from quire.engine.recording.inputs import Scheduled
+from quire.engine.recording.inputs import StepScheduled
 
 
 class Contents(NamedTuple):
@@ -35,8 +35,8 @@ class _Began(msgspec.Struct, array_like=True):
 
 _KIND = msgspec.msgpack.Decoder(_Kind)
 _BEGAN = msgspec.msgpack.Decoder(_Began)
-_SCHEDULED = msgspec.msgpack.Decoder(Scheduled)
-_TAG = Scheduled.__struct_config__.tag
+_SCHEDULED = msgspec.msgpack.Decoder(StepScheduled)
+_TAG = StepScheduled.__struct_config__.tag
 
 
 def contents_of(segments: Iterable[bytes]) -> list[Contents]:

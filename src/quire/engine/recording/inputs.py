@@ -13,15 +13,15 @@ from quire.cache.block_copies import CopyTime
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import BlockUsage
 from quire.cache.snapshot.cache_snapshot import restored_chain
-from quire.cache.transfers import Place, TakenIn
+from quire.cache.transfers import BlockPosition, IncomingBlock
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
 from quire.scheduler.reasons import LoadSource, Reason
-from quire.scheduler.request import Event, Resumed, TokenLogprobs
+from quire.scheduler.request import Event, ResumedOutput, TokenLogprobs
 from quire.scheduler.snapshot.arrival import (
     END_TOKEN,
     PLAIN_TOKEN,
     STOP_TOKEN,
-    Arrival,
+    ArrivalSnapshot,
     request_of,
     tenant_of,
 )
@@ -36,10 +36,10 @@ _SCORE = TokenLogprobs(PLAIN_TOKEN, 0.0, ())
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
+class RequestAdded(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """A submitted request, and the reason of its refusal, if it was refused."""
 
-    arrival: Arrival
+    arrival: ArrivalSnapshot
     now: float
     is_ready: bool
     refusal: Reason | None
@@ -54,11 +54,11 @@ class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
         return f"request {new.id}: recorded {_said(self.refusal)}, replayed {_said(reason)}"
 
 
-class ResumedHere(msgspec.Struct, frozen=True, tag=8, array_like=True):
+class RequestResumed(msgspec.Struct, frozen=True, tag=8, array_like=True):
     """A request that an ended engine had accepted, and the length of its output; `last_token` is
     the kind of its last token."""
 
-    arrival: Arrival
+    arrival: ArrivalSnapshot
     num_output_tokens: int
     last_token: int
     num_scored: int
@@ -73,7 +73,7 @@ class ResumedHere(msgspec.Struct, frozen=True, tag=8, array_like=True):
         plain = (PLAIN_TOKEN,) * (self.num_output_tokens - 1)
         outputs = (*plain, self.last_token) if self.num_output_tokens else ()
         timeline = tuple(Event(*event) for event in self.events)
-        resumed = Resumed(outputs, self.num_scored, timeline)
+        resumed = ResumedOutput(outputs, self.num_scored, timeline)
         refusal = replayed.scheduler.resume(new, resumed, self.now, is_ready=self.is_ready)
         reason = None if refusal is None else refusal.reason
         if reason is self.refusal:
@@ -81,7 +81,7 @@ class ResumedHere(msgspec.Struct, frozen=True, tag=8, array_like=True):
         return f"request {new.id}: recorded {_said(self.refusal)}, replayed {_said(reason)}"
 
 
-class Unpinned(msgspec.Struct, frozen=True, tag=9, array_like=True):
+class PrefixUnpinned(msgspec.Struct, frozen=True, tag=9, array_like=True):
     """The blocks that a request has pinned may be evicted."""
 
     request_id: str
@@ -92,7 +92,7 @@ class Unpinned(msgspec.Struct, frozen=True, tag=9, array_like=True):
         return SAME
 
 
-class MadeReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
+class RequestReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
     """A request that may be admitted from now on."""
 
     request_id: str
@@ -103,7 +103,7 @@ class MadeReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
         return SAME
 
 
-class Aborted(msgspec.Struct, frozen=True, tag=3, array_like=True):
+class RequestAborted(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """A request that was ended from outside; `was_here` says whether the scheduler had it."""
 
     request_id: str
@@ -129,7 +129,7 @@ class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
         return SAME
 
 
-class Charged(msgspec.Struct, frozen=True, tag=14, array_like=True):
+class TenantsCharged(msgspec.Struct, frozen=True, tag=14, array_like=True):
     """The service of tenants, by number, in other engines."""
 
     served: dict[int, float]
@@ -141,7 +141,7 @@ class Charged(msgspec.Struct, frozen=True, tag=14, array_like=True):
         return SAME
 
 
-class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
+class ChainHashed(msgspec.Struct, frozen=True, tag=10, array_like=True):
     """The blocks of a request were hashed, to be looked for in slower stores."""
 
     request_id: str
@@ -152,7 +152,7 @@ class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
         return SAME
 
 
-class LoadBegun(msgspec.Struct, frozen=True, tag=11, array_like=True):
+class LoadStarted(msgspec.Struct, frozen=True, tag=11, array_like=True):
     """A request waits for blocks from a slower store."""
 
     request_id: str
@@ -177,19 +177,19 @@ class LoadEnded(msgspec.Struct, frozen=True, tag=12, array_like=True):
         return SAME
 
 
-class TookIn(msgspec.Struct, frozen=True, tag=13, array_like=True):
+class BlocksImported(msgspec.Struct, frozen=True, tag=13, array_like=True):
     """Blocks were taken for loaded data: for these places (block index and group) of a chain, whose
     digests are numbered in runs, by their positions."""
 
     chain: list[int]
     places: list[tuple[int, int]]
-    taken: list[TakenIn]
+    taken: list[IncomingBlock]
     answers: list[int]
 
     def apply(self, replayed: ReplayedScheduler) -> str:
         cache, chain = replayed.cache, restored_chain(replayed.cache, self.chain)
         places = [
-            Place(index, group, group_key(chain.digests[index], group))
+            BlockPosition(index, group, group_key(chain.digests[index], group))
             for index, group in self.places
         ]
         taken = cache.transfers.take_in(chain, places)
@@ -198,7 +198,7 @@ class TookIn(msgspec.Struct, frozen=True, tag=13, array_like=True):
         return SAME if same else f"other blocks were taken for what was read: {taken}"
 
 
-class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
+class StepScheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
     """A step was scheduled: how large it is, and a checksum of all that it says."""
 
     now: float
@@ -223,7 +223,7 @@ class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
         )
 
 
-class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
+class StepUpdated(msgspec.Struct, frozen=True, tag=6, array_like=True):
     """The result of a step was taken in. Of the tokens only this is kept: by request how many were
     `forced`, how many of a prompt were `scored`, and who ended by one that ends the sequence (or by
     a stop token) after how many tokens of this result. `finishes` is a checksum of who ended how.
@@ -279,7 +279,7 @@ class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
         )
 
 
-class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
+class StepFailed(msgspec.Struct, frozen=True, tag=7, array_like=True):
     """The scheduler raised an error, of the class `error`, over an input: a step that was to be
     scheduled, or the result of step `number`. Nothing comes behind it."""
 
@@ -302,9 +302,17 @@ class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
         return f"recorded {self.error}, replayed none"
 
 
-FromOutside: TypeAlias = Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned | Charged
-FromDisk: TypeAlias = ChainAsked | LoadBegun | LoadEnded | TookIn
-Input: TypeAlias = FromOutside | FromDisk | Scheduled | Updated | Failed
+FromOutside: TypeAlias = (
+    RequestAdded
+    | RequestResumed
+    | RequestReady
+    | RequestAborted
+    | CacheReset
+    | PrefixUnpinned
+    | TenantsCharged
+)
+FromDisk: TypeAlias = ChainHashed | LoadStarted | LoadEnded | BlocksImported
+Input: TypeAlias = FromOutside | FromDisk | StepScheduled | StepUpdated | StepFailed
 Record: TypeAlias = SegmentStart | Input
 
 

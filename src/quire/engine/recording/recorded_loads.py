@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from quire.cache.chain import Chain
 from quire.cache.snapshot.digest_numbers import runs_of
-from quire.cache.transfers import Place, TakenIn, Transfers
-from quire.engine.recording.inputs import ChainAsked, LoadBegun, LoadEnded, TookIn
+from quire.cache.transfers import BlockPosition, IncomingBlock, Transfers
+from quire.engine.recording.inputs import BlocksImported, ChainHashed, LoadEnded, LoadStarted
 from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.accounts import Counters
 from quire.scheduler.cost import CostModel
-from quire.scheduler.prefix_waits import Loads
+from quire.scheduler.prefix_waits import PrefixLoads
 from quire.scheduler.reasons import LoadSource
 from quire.scheduler.request import Request
 
 
-class RecordedLoads(Loads):
+class RecordedLoads(PrefixLoads):
     """Loads that also notify a recorder."""
 
     def __init__(
@@ -31,12 +31,12 @@ class RecordedLoads(Loads):
         found = super().chain_of(request_id)
         answers = self._recorder.numbers.take()
         if answers:
-            self._recorder.write(ChainAsked(request_id, answers))
+            self._recorder.write(ChainHashed(request_id, answers))
         return found
 
     def begin(self, request_id: str, source: LoadSource) -> None:
         super().begin(request_id, source)
-        self._recorder.write(LoadBegun(request_id, source, self._recorder.numbers.take()))
+        self._recorder.write(LoadStarted(request_id, source, self._recorder.numbers.take()))
 
     def end(self, request_id: str, num_tokens: int, now: float) -> None:
         super().end(request_id, num_tokens, now)
@@ -52,12 +52,14 @@ class RecordedTransfers(Transfers):
         self._recorder = recorder
         self._transfers = transfers  # which may be traced
 
-    def take_in(self, chain: Chain, places: Sequence[Place], name: str = "") -> list[TakenIn]:
+    def take_in(
+        self, chain: Chain, places: Sequence[BlockPosition], name: str = ""
+    ) -> list[IncomingBlock]:
         taken = self._transfers.take_in(chain, places, name)
         numbers = self._recorder.numbers
         if not self._recorder.is_broken:
             numbers.learn(chain.digests)
             of_chain = runs_of(numbers.numbers(chain.digests))
             told = [(place.block_index, place.group) for place in places]
-            self._recorder.write(TookIn(of_chain, told, taken, numbers.take()))
+            self._recorder.write(BlocksImported(of_chain, told, taken, numbers.take()))
         return taken

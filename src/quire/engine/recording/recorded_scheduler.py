@@ -6,16 +6,16 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import SharingTerms
 from quire.cache.transfers import Transfers
 from quire.engine.recording.inputs import (
-    Aborted,
-    Added,
     CacheReset,
-    Charged,
-    Failed,
-    MadeReady,
-    ResumedHere,
-    Scheduled,
-    Unpinned,
-    Updated,
+    PrefixUnpinned,
+    RequestAborted,
+    RequestAdded,
+    RequestReady,
+    RequestResumed,
+    StepFailed,
+    StepScheduled,
+    StepUpdated,
+    TenantsCharged,
     checksum_of,
     finishes_of,
 )
@@ -24,7 +24,7 @@ from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Resumed
+from quire.scheduler.request import NewRequest, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.snapshot.arrival import END_TOKEN, PLAIN_TOKEN, STOP_TOKEN, arrival_of
 from quire.scheduler.step import Delta, Refusal, Step, StepResult
@@ -54,17 +54,17 @@ class RecordedScheduler(Scheduler):
             recorder.tenants.number(new.tenant),
             fork_differs=reason is Reason.FORK_DIFFERS,
         )
-        recorder.write(Added(arrival, now, is_ready, reason, recorder.numbers.take()))
+        recorder.write(RequestAdded(arrival, now, is_ready, reason, recorder.numbers.take()))
         return refusal
 
     def resume(
-        self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool = True
+        self, new: NewRequest, resumed: ResumedOutput, now: float, *, is_ready: bool = True
     ) -> Refusal | None:
         recorder, outputs = self._recorder, resumed.output_token_ids
         self._prepare(now)
         refusal = super().resume(new, resumed, now, is_ready=is_ready)
         recorder.write(
-            ResumedHere(
+            RequestResumed(
                 arrival_of(new, recorder.tenants.number(new.tenant)),
                 len(outputs),
                 _meaning_of_last(new, outputs),
@@ -80,16 +80,16 @@ class RecordedScheduler(Scheduler):
 
     def unpin(self, request_id: str) -> None:
         super().unpin(request_id)
-        self._recorder.write(Unpinned(request_id, self._recorder.numbers.take()))
+        self._recorder.write(PrefixUnpinned(request_id, self._recorder.numbers.take()))
 
     def make_ready(self, request_id: str) -> None:
         super().make_ready(request_id)
-        self._recorder.write(MadeReady(request_id, self._recorder.numbers.take()))
+        self._recorder.write(RequestReady(request_id, self._recorder.numbers.take()))
 
     def abort(self, request_id: str, now: float, reason: Reason = Reason.ABORTED) -> Delta | None:
         delta = super().abort(request_id, now, reason)
         answers = self._recorder.numbers.take()
-        self._recorder.write(Aborted(request_id, now, reason, delta is not None, answers))
+        self._recorder.write(RequestAborted(request_id, now, reason, delta is not None, answers))
         return delta
 
     def reset_prefix_cache(self) -> None:
@@ -100,7 +100,7 @@ class RecordedScheduler(Scheduler):
         super().charge(served)
         recorder = self._recorder
         numbered = {recorder.tenants.number(tenant): price for tenant, price in served.items()}
-        recorder.write(Charged(numbered, recorder.numbers.take()))
+        recorder.write(TenantsCharged(numbered, recorder.numbers.take()))
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return the prefix hit of a prompt; it is no input, since it changes nothing."""
@@ -117,7 +117,7 @@ class RecordedScheduler(Scheduler):
             raise
         self._steps[step.number] = step
         self._recorder.write(
-            Scheduled(
+            StepScheduled(
                 now,
                 step.number,
                 len(step.chunks),
@@ -140,7 +140,7 @@ class RecordedScheduler(Scheduler):
         is_any_ended = is_any_ended or len(self._requests) < num_before
         finished = [each for each in deltas if each.finish is not None] if is_any_ended else []
         self._recorder.write(
-            Updated(
+            StepUpdated(
                 step.number,
                 now,
                 result.copy_time,
@@ -163,7 +163,7 @@ class RecordedScheduler(Scheduler):
 
     def _note_failure(self, now: float, number: int | None, error: Exception) -> None:
         answers = self._recorder.numbers.take()
-        self._recorder.write(Failed(now, number, type(error).__name__, answers))
+        self._recorder.write(StepFailed(now, number, type(error).__name__, answers))
 
 
 def _meaning_of_last(new: NewRequest, outputs: tuple[int, ...]) -> int:

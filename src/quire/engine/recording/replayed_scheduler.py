@@ -12,7 +12,7 @@ from quire.cache.spec import AttentionPattern
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.snapshot.scheduler_snapshot import SchedulerSnapshot, restore_scheduler
-from quire.scheduler.step import Chunk, Step
+from quire.scheduler.step import SeqChunk, Step
 
 
 class CacheShape(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class CacheShape(msgspec.Struct, frozen=True):
     num_host_blocks: int
 
 
-class StepUnderWay(msgspec.Struct, frozen=True, array_like=True):
+class UnfinishedStep(msgspec.Struct, frozen=True, array_like=True):
     """A step whose result had not come when a segment began."""
 
     number: int
@@ -35,7 +35,7 @@ class StepUnderWay(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def step(self) -> Step:
-        chunks = (Chunk(id, start, num, (), samples) for id, start, num, samples in self.chunks)
+        chunks = (SeqChunk(id, start, num, (), samples) for id, start, num, samples in self.chunks)
         return Step(self.number, (), (), tuple(chunks), self.num_tokens)
 
 
@@ -48,7 +48,7 @@ class SegmentStart(msgspec.Struct, frozen=True, tag=0, array_like=True):
     scheduler: SchedulerConfig
     cache: CacheShape
     snapshot: SchedulerSnapshot
-    under_way: tuple[StepUnderWay, ...]
+    under_way: tuple[UnfinishedStep, ...]
 
 
 @dataclass(slots=True)
@@ -75,10 +75,10 @@ def shape_of(config: CacheConfig) -> CacheShape:
     )
 
 
-def under_way(steps: Iterable[Step]) -> tuple[StepUnderWay, ...]:
+def under_way(steps: Iterable[Step]) -> tuple[UnfinishedStep, ...]:
     """Return the recorded part of steps in flight."""
     return tuple(
-        StepUnderWay(
+        UnfinishedStep(
             step.number,
             step.num_tokens,
             tuple(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.tiles import Slab, Workspace, top_tokens
+from quire.engine.sampling.tiles import SamplingWorkspace, Slab, top_tokens
 from quire.engine.sampling.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
 
@@ -52,7 +52,7 @@ class RowsToScore(NamedTuple):
     token_ids: Tensor
 
 
-def score(space: Workspace, logits: Tensor, scored: RowsToScore, num_top: int) -> Scores:
+def score(space: SamplingWorkspace, logits: Tensor, scored: RowsToScore, num_top: int) -> Scores:
     """Score the token of each row and its `num_top` most likely tokens, for one row or more."""
     slabs = []
     for start in range(0, len(scored.row_indices), space.max_rows):
@@ -91,7 +91,7 @@ def with_ranks(
     return [each._replace(rank=rank) for each, rank in zip(scores, counted, strict=True)]
 
 
-def _log_totals(slab: Slab, space: Workspace) -> Tensor:
+def _log_totals(slab: Slab, space: SamplingWorkspace) -> Tensor:
     """Return the log-sum-exp of each row, float64 [rows, 1]."""
     totals = weigh_tiles(slab, torch.ones_like(slab.peaks), space).sum(-1, keepdim=True)
     return slab.peaks.double() + (totals / unit_of(slab)).log()

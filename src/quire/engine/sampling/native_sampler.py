@@ -12,7 +12,7 @@ from quire.engine.sampling.logprobs import with_ranks
 from quire.engine.sampling.row_params import pack_params
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
-from quire.models.native.sampling.sampling import Sampled, SamplingKernel, SamplingMetadata
+from quire.models.native.sampling.sampling import SampledTokens, SamplingKernel, SamplingMetadata
 from quire.scheduler.request import TokenLogprobs
 
 
@@ -21,7 +21,7 @@ class PendingNativeSample:
     """The tokens that the kernel sampled. `num_tops` has for each row how many top log
     probabilities it requests, or None if it requests none at all."""
 
-    sampled: Sampled
+    sampled: SampledTokens
     num_tops: list[int | None]
 
     @property
@@ -65,7 +65,9 @@ class NativeSampler:
         return with_ranks(scores, logits, targets)
 
 
-def _requested_scores(sampled: Sampled, num_tops: list[int | None]) -> list[TokenLogprobs | None]:
+def _requested_scores(
+    sampled: SampledTokens, num_tops: list[int | None]
+) -> list[TokenLogprobs | None]:
     if all(num_top is None for num_top in num_tops):
         return [None] * len(num_tops)
     return [
@@ -74,7 +76,7 @@ def _requested_scores(sampled: Sampled, num_tops: list[int | None]) -> list[Toke
     ]
 
 
-def _scores(sampled: Sampled) -> Iterator[TokenLogprobs]:
+def _scores(sampled: SampledTokens) -> Iterator[TokenLogprobs]:
     for row in zip(*(each.tolist() for each in sampled), strict=True):
         token_id, logprob, top_ids, top_logprobs = row
         yield TokenLogprobs(token_id, logprob, tuple(zip(top_ids, top_logprobs, strict=True)))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from quire.engine.sampling.batched_edits import edits_in_order
 from quire.engine.sampling.sampling_plan import DevicePlan, RowGroup, SamplingKind, SamplingPlan
-from quire.engine.sampling.tiles import Slab, Workspace, peak_ids
+from quire.engine.sampling.tiles import SamplingWorkspace, Slab, peak_ids
 from quire.engine.sampling.truncation import (
     RowParams,
     min_p_weight,
@@ -21,7 +21,7 @@ from quire.engine.sampling.truncation import (
 class SlabSampler:
     """A `RowsSampler` in the workspace `space`."""
 
-    def __init__(self, space: Workspace) -> None:
+    def __init__(self, space: SamplingWorkspace) -> None:
         self._space = space
 
     def sample(

@@ -21,7 +21,7 @@ bytes for each row: the buckets of top_p, some of them three times."""
 
 
 def working_bytes(vocab_size: int, device: torch.device) -> int:
-    """Return an upper bound of the bytes of a `Workspace` and of sampling in it."""
+    """Return an upper bound of the bytes of a `SamplingWorkspace` and of sampling in it."""
     num_tiles = -(-vocab_size // TILE)
     row_bytes = num_tiles * TILE * (_KEPT_BYTES + _DRAW_BYTES) + _ROW_BYTES
     return slab_rows(vocab_size, device) * row_bytes
@@ -47,7 +47,7 @@ class Slab(NamedTuple):
     peaks: Tensor
 
 
-class Workspace:
+class SamplingWorkspace:
     """Memory for one slab at a time, kept so that no step pays for page faults. While tokens are
     sampled it takes up to 10 bytes more for each logit; with a top_k of as many tokens as there are
     tiles 16, with one of the whole vocabulary 55.
@@ -126,7 +126,7 @@ def _ranked(logits: Tensor, count: int) -> Tensor:
     return items.topk(count, largest=False).values & 0xFFFFFFFF
 
 
-def rank_all(slab: Slab, space: Workspace) -> Tensor:
+def rank_all(slab: Slab, space: SamplingWorkspace) -> Tensor:
     """Return the ranks of all tokens, int32 [rows, tiles, TILE]: larger logits have smaller ranks.
 
     Both zeros have one rank; those of NaN are undefined. The result lies in `space.ints`;

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.tiles import TILE, Workspace, lanes_of
+from quire.engine.sampling.tiles import TILE, SamplingWorkspace, lanes_of
 from quire.engine.sampling.weights import pick, points_of
 
 _DIGITS = ((21, 1 << 11, -(1 << 10)), (10, 1 << 11, 0), (0, 1 << 10, 0))
@@ -27,7 +27,7 @@ class TopPThreshold(NamedTuple):
 
 
 def find_threshold(
-    ranks: Tensor, weights: Tensor, wanted: Tensor, space: Workspace
+    ranks: Tensor, weights: Tensor, wanted: Tensor, space: SamplingWorkspace
 ) -> TopPThreshold:
     """Return the threshold of the tokens that have less than `wanted` [rows, 1], of 0.5 or more,
     before them; the largest rank if all tokens weigh less. `ranks` int32 and `weights` are

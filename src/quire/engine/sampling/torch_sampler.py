@@ -24,7 +24,7 @@ from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_plan import DevicePlan, SamplingPlan, build_plan
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.slab_sampler import SlabSampler
-from quire.engine.sampling.tiles import Workspace
+from quire.engine.sampling.tiles import SamplingWorkspace
 from quire.scheduler.request import TokenLogprobs
 
 
@@ -72,13 +72,13 @@ class RowsSampler(Protocol):
 
 
 class TorchSampler:
-    """Samples by `rows`, or else slab by slab, and scores in a `Workspace`, which it keeps; see
-    `Sampler`."""
+    """Samples by `rows`, or else slab by slab, and scores in a `SamplingWorkspace`, which it keeps;
+    see `Sampler`."""
 
     def __init__(
         self, vocab_size: int, device: torch.device, rows: RowsSampler | None = None
     ) -> None:
-        self._space = Workspace(vocab_size, device)
+        self._space = SamplingWorkspace(vocab_size, device)
         self._rows = SlabSampler(self._space) if rows is None else rows
         self._device = device
         self._to_host = build_device_to_host(device)

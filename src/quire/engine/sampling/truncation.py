@@ -15,8 +15,8 @@ from torch import Tensor
 
 from quire.engine.sampling.tiles import (
     TILE,
+    SamplingWorkspace,
     Slab,
-    Workspace,
     lanes_of,
     logits_of_rank,
     rank_all,
@@ -50,7 +50,7 @@ def split_params(numbers: Tensor) -> RowParams:
     return RowParams(noise, temperature.float(), top_k.long(), top_p, log_min_p)
 
 
-def sample_untruncated(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
+def sample_untruncated(slab: Slab, params: RowParams, space: SamplingWorkspace) -> Tensor:
     """Sample where every token is kept: a tile first, then a token of it. Return ids [rows]."""
     sums = weigh_tiles(slab, params.temperature, space)
     tiles = pick(sums, points_of(sums, params.noise))
@@ -72,7 +72,7 @@ def sample_top_k(slab: Slab, params: RowParams, max_top_k: int) -> Tensor:
     return ids.gather(1, indices[:, None])[:, 0]
 
 
-def sample_min_p(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
+def sample_min_p(slab: Slab, params: RowParams, space: SamplingWorkspace) -> Tensor:
     """Sample rows in which only min_p removes tokens. Return ids [rows]."""
     weights = weigh_likely(slab, params.temperature, _min_p_logit(slab, params), space)
     sums = weights.sum(-1, dtype=torch.float64)
@@ -81,18 +81,18 @@ def sample_min_p(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
     return tiles.indices * TILE + pick(lanes, tiles.within).indices
 
 
-def min_p_weight(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
+def min_p_weight(slab: Slab, params: RowParams, space: SamplingWorkspace) -> Tensor:
     """Return the total weight of the tokens that min_p leaves, [rows, 1]."""
     weights = weigh_likely(slab, params.temperature, _min_p_logit(slab, params), space)
     return weights.flatten(1).sum(-1, keepdim=True, dtype=torch.float64)
 
 
-def total_weight(slab: Slab, params: RowParams, space: Workspace) -> Tensor:
+def total_weight(slab: Slab, params: RowParams, space: SamplingWorkspace) -> Tensor:
     """Return the total weight of all tokens, [rows, 1], summed by tiles as in the C++ kernel."""
     return weigh_tiles(slab, params.temperature, space).sum(-1, keepdim=True)
 
 
-def sample_top_p(slab: Slab, params: RowParams, totals: Tensor, space: Workspace) -> Tensor:
+def sample_top_p(slab: Slab, params: RowParams, totals: Tensor, space: SamplingWorkspace) -> Tensor:
     """Sample where top_p of the weight `totals` [rows, 1] removes tokens. Return ids [rows].
 
     Tokens that min_p removed come after all that top_p keeps."""

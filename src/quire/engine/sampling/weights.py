@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.tiles import TILE, Slab, Workspace, lanes_of
+from quire.engine.sampling.tiles import TILE, SamplingWorkspace, Slab, lanes_of
 
 _TICK_BITS = 23
 """The most likely token of a tile weighs 2**23 ticks: the sum of a tile still fits 31 bits."""
@@ -35,14 +35,16 @@ def weigh(slab: Slab, logits: Tensor, temperature: Tensor) -> Tensor:
     return ((logits - slab.peaks) / temperature).exp_().mul_(unit_of(slab)).floor_().double()
 
 
-def weigh_all(slab: Slab, temperature: Tensor, space: Workspace) -> Tensor:
+def weigh_all(slab: Slab, temperature: Tensor, space: SamplingWorkspace) -> Tensor:
     """Return the weights of all tokens, [rows, tiles, TILE]. Each is an integer in fp32, but their
     sums must be taken in fp64. The result lies in `space.floats`."""
     floats = torch.sub(slab.logits, slab.peaks[..., None], out=space.floats[: len(slab.logits)])
     return floats.div_(temperature[..., None]).exp_().mul_(unit_of(slab)).floor_()
 
 
-def weigh_likely(slab: Slab, temperature: Tensor, least: Tensor, space: Workspace) -> Tensor:
+def weigh_likely(
+    slab: Slab, temperature: Tensor, least: Tensor, space: SamplingWorkspace
+) -> Tensor:
     """Return what `weigh_all` returns, with 0 for tokens with logits below `least` [rows, 1]."""
     weights = weigh_all(slab, temperature, space)
     marks = space.ints[: len(weights)].view(
@@ -51,7 +53,7 @@ def weigh_likely(slab: Slab, temperature: Tensor, least: Tensor, space: Workspac
     return weights.mul_(marks.copy_(slab.logits).ge_(least[..., None]))
 
 
-def weigh_tiles(slab: Slab, temperature: Tensor, space: Workspace) -> Tensor:
+def weigh_tiles(slab: Slab, temperature: Tensor, space: SamplingWorkspace) -> Tensor:
     """Return the summed weights of each tile, float64 [rows, tiles]."""
     num_rows = len(slab.maxima)
     tops = _finite(slab.maxima)
@@ -68,7 +70,7 @@ def weigh_lanes(slab: Slab, tiles: Tensor, temperature: Tensor) -> Tensor:
     return _to_ticks(lanes_of(slab.logits, tiles) - tops, temperature).int().double()
 
 
-class Picked(NamedTuple):
+class SampledIndices(NamedTuple):
     """The indices picked [rows], how far into the weight of each its point lies, and that weight,
     [rows, 1]."""
 
@@ -83,12 +85,12 @@ def points_of(weights: Tensor, noise: Tensor) -> Tensor:
     return torch.minimum(noise * totals, totals - 1)
 
 
-def pick(weights: Tensor, points: Tensor) -> Picked:
+def pick(weights: Tensor, points: Tensor) -> SampledIndices:
     """Return in which of `weights` [rows, any] the `points` [rows, 1] fall: the inverse CDF."""
     sums = weights.cumsum(-1)
     indices = (sums <= points).sum(-1, keepdim=True).clamp_(max=weights.shape[1] - 1)
     picked = weights.gather(1, indices)
-    return Picked(indices[:, 0], points - (sums.gather(1, indices) - picked), picked)
+    return SampledIndices(indices[:, 0], points - (sums.gather(1, indices) - picked), picked)
 
 
 def _to_ticks(differences: Tensor, temperature: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.layout import Layout
 from quire.engine.config import EngineConfig, MemoryConfig
-from quire.engine.engine import Beside, Engine
+from quire.engine.engine import Engine, EngineExtras
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
 from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
@@ -58,7 +58,7 @@ def assemble(
     root = cache_config.block_hash.root
     closes = [] if tracing is None else [tracing.close]
     closes += [model.close] if isinstance(model, LeadingModel) else []
-    beside = Beside(build_disk_cache(disk, cache, scheduler, model, root), closes)
+    beside = EngineExtras(build_disk_cache(disk, cache, scheduler, model, root), closes)
     return Engine(scheduler, runner, clock, beside, is_overlapped=facts.async_scheduling)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from quire.engine.config import TOY_MODEL, EngineConfig, check_options
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts, Failed
+from quire.engine.messages import EngineFacts, EngineFailure
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.build_toy import build_toy_engine
 from quire.engine.startup.disk import check_disk
@@ -18,7 +18,7 @@ def build_engine(
     on_progress: OnProgress,
     clock: Clock,
     began_s: float | None = None,
-    on_rank_lost: Callable[[Failed], None] | None = None,
+    on_rank_lost: Callable[[EngineFailure], None] | None = None,
 ) -> tuple[Engine, EngineFacts]:
     """Return an engine and the facts that its server needs.
 

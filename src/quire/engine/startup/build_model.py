@@ -26,7 +26,7 @@ from quire.engine.devices.platform import THIS_MACHINE, Platform
 from quire.engine.engine import Engine
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
 from quire.engine.grammar.vocabulary_reader import VocabularyReader
-from quire.engine.messages import EngineFacts, Failed
+from quire.engine.messages import EngineFacts, EngineFailure
 from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
@@ -73,7 +73,7 @@ def build_model_engine(
     timer: PhaseTimer,
     *,
     on_progress: OnProgress,
-    on_rank_lost: Callable[[Failed], None] | None = None,
+    on_rank_lost: Callable[[EngineFailure], None] | None = None,
     platform: Platform = THIS_MACHINE,
 ) -> tuple[Engine, EngineFacts]:
     """Return an engine over a checkpoint, and its facts.

@@ -17,7 +17,7 @@ from quire.engine.recording.recorded_scheduler import RecordedScheduler
 from quire.engine.startup.fingerprint import fingerprint_of
 from quire.engine.startup.transfer import open_transfer
 from quire.models.batch import Model
-from quire.models.block_rows import KeepsBlocks
+from quire.models.block_rows import BlockRowsModel
 from quire.models.kv.kv_rows import staging_rows
 from quire.scheduler.scheduler import Scheduler
 from quire.storage.disk.files import open_folder
@@ -83,7 +83,7 @@ def open_disk(
     memory = config.memory
     if memory.prefix_cache_dir is None or memory.prefix_cache_bytes is None:
         return None
-    if not layout.groups or not facts.is_causal or not isinstance(model, KeepsBlocks):
+    if not layout.groups or not facts.is_causal or not isinstance(model, BlockRowsModel):
         raise ValueError(
             "--prefix-cache-dir does not go with this model, which keeps no keys and values of "
             "prompts"
@@ -112,7 +112,7 @@ def build_disk_cache(
 ) -> DiskCache | None:
     """Return the prefix cache on disk of an engine; `root` is the parent's digest of every first
     block."""
-    if opened is None or not isinstance(model, KeepsBlocks):
+    if opened is None or not isinstance(model, BlockRowsModel):
         return None
     transfers = cache.transfers
     if isinstance(scheduler, RecordedScheduler):

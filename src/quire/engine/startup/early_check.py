@@ -14,7 +14,7 @@ from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.devices.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.swap_space import swap_space
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name
 from quire.models.config import KVOptions
 from quire.models.kv.kv_codec import choose_codec
@@ -95,7 +95,7 @@ def _check_attention(
     if preview.dtype is None:
         return
     token_kvs = () if layout is None else layout.token_kvs
-    site = Site(
+    site = AttentionSetup(
         device,
         choose_codec(options.dtype, preview.dtype),
         head_size=max((token_kv.head_size for token_kv in token_kvs), default=0),

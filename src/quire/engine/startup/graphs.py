@@ -13,7 +13,7 @@ from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.decode import ReplayableBackend
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, record_steps
-from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.recorded import CaptureResult
 from quire.models.graphs.sizes import GraphKinds
 from quire.models.hf import HFModel
 
@@ -61,7 +61,7 @@ def with_graphs(
     if device is None:
         return RecordedModel(model, EAGER, EAGER)
     kinds = kinds_to_record(config, model, device)
-    decode, pieces = (Recorded(None, why_not=why) for why in _why_not(config))
+    decode, pieces = (CaptureResult(None, why_not=why) for why in _why_not(config))
     if not any(kinds):
         return RecordedModel(model, *launch_words(decode, pieces))
     graph_plan = _graph_plan(kinds, plan)
@@ -75,7 +75,7 @@ def with_graphs(
     return RecordedModel(recorded_model, *words)
 
 
-def launch_words(decode: Recorded, pieces: Recorded) -> tuple[str, str]:
+def launch_words(decode: CaptureResult, pieces: CaptureResult) -> tuple[str, str]:
     """Return how steps of one token a request, and how the others are launched on a GPU."""
     prefill = _eager(pieces)
     if pieces.steps is not None:
@@ -112,6 +112,6 @@ def _why_not(config: ModelConfig) -> tuple[str, str]:
     return "its attention asks the host" if mode.has_full else option, option
 
 
-def _eager(recorded: Recorded) -> str:
+def _eager(recorded: CaptureResult) -> str:
     """Return the words for steps that are not recorded."""
     return f"{EAGER} (not {GRAPHS}: {recorded.why_not})"

@@ -7,7 +7,7 @@ from quire.engine.config import ModelConfig
 from quire.engine.devices.placement import Placement
 from quire.engine.ranks.loaded_ranks import LoadedRanks, OtherRanks
 from quire.engine.ranks.loading import COLLECTIVE_TIMEOUT_S, load_part, source_of
-from quire.engine.ranks.messages import Load, Loaded
+from quire.engine.ranks.messages import LoadModel, RankLoaded
 from quire.engine.startup.start import Start
 from quire.engine.startup.weights_cache import packed_file
 from quire.models.loading.checkpoint import Progress
@@ -26,14 +26,14 @@ def load_ranks(start: Start) -> LoadedRanks:
         local = load(config.model, start.placement, start.on_progress)
         return LoadedRanks(local, platform, platform.graph_device(device, None))
     store = serve_store(COLLECTIVE_TIMEOUT_S)
-    leader.tell(Load(config, store.port))
+    leader.tell(LoadModel(config, store.port))
     try:
         group = join_group(0, leader.num_ranks, store, device, COLLECTIVE_TIMEOUT_S)
         local = load_part(config.model, start.placement, start.on_progress, group)
     except RankLost:
         leader.wait_for_loss()
         raise
-    loaded = tuple(leader.answers(Loaded))
+    loaded = tuple(leader.answers(RankLoaded))
     layout = local.facts.layout(config.kv_options)
     unify([layout, *(each.layout for each in loaded)])
     graph_device = platform.graph_device(device, group)

@@ -18,7 +18,7 @@ from quire.engine.startup.graphs import kinds_of
 from quire.engine.startup.kv_plan import Limits
 from quire.engine.startup.sizing import Sizing, StepMemory, choose_limits, largest_step, step_limits
 from quire.models.attention.choice import PlannedAttention, plan_attention
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.config import AttentionBackendName, ModelDtype
 from quire.models.graphs.sizes import GraphKinds
 from quire.models.loading.checkpoint import ModelSource, locate_config
@@ -38,12 +38,12 @@ class OutlinedDevice(NamedTuple):
     which is measured. `gpu` describes a GPU that is not here."""
 
     memory: DeviceMemory | None = None
-    gpu: Device | None = None
+    gpu: DeviceProperties | None = None
 
 
 def described_gpu(memory: DeviceMemory, capability: int, num_sms: int) -> OutlinedDevice:
     """Return a GPU of a compute capability (90 for 9.0) and so many multiprocessors."""
-    return OutlinedDevice(memory, Device(capability, num_sms))
+    return OutlinedDevice(memory, DeviceProperties(capability, num_sms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from quire.engine.config import MemoryConfig
-from quire.storage.disk.counts import Counts
+from quire.storage.disk.counts import ThreadSafeCounts
 from quire.storage.disk.store import BlockStore
 from quire.storage.network.address import Address, parse_address, read_secret
 from quire.storage.network.counts import NO_TRANSFER
@@ -47,7 +47,7 @@ def open_transfer(config: MemoryConfig, store: BlockStore, fingerprint: bytes) -
     if listen is None and not peers:
         return None
     credentials = Credentials(fingerprint, _secret(config))
-    counts = Counts(NO_TRANSFER)
+    counts = ThreadSafeCounts(NO_TRANSFER)
     listener = None
     if listen is not None:
         try:

@@ -15,7 +15,7 @@ from quire.scheduler.step import Delta
 
 
 @dataclass(slots=True)
-class Heard:
+class EnginesState:
     """All that is known of the engines together. `charges` is None where there are no fair shares;
     `routed` has events of requests that are not told yet; `watched` is the engine whose blocks are
     shown."""
@@ -27,10 +27,10 @@ class Heard:
     watched: int | None = None
 
 
-class EngineHearing:
+class EngineListener:
     """Hears the engine of one number, and tells the subscriber of all."""
 
-    def __init__(self, index: int, heard: Heard, subscriber: EngineSubscriber) -> None:
+    def __init__(self, index: int, heard: EnginesState, subscriber: EngineSubscriber) -> None:
         self._index = index
         self._name = str(index)
         self._heard = heard

@@ -22,24 +22,24 @@ from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.orders import (
     Answer,
+    ChargeTenants,
     Order,
     Question,
     ResetPrefixCache,
-    ServedElsewhere,
     Unpin,
 )
 from quire.engines.local.charges import Charges
 from quire.engines.local.configs import engine_configs
-from quire.engines.local.hearing import EngineHearing, Heard
+from quire.engines.local.hearing import EngineListener, EnginesState
 from quire.engines.local.placements import Placements
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.limits import as_before
-from quire.engines.process.live_request import LiveRequest
+from quire.engines.process.live_request import SubmittedRequest
 from quire.engines.process.request_table import GiveBack, fail_each
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.supervisor import EngineSupervisor
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
@@ -55,7 +55,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 30.0, 600.0
 time."""
 MAX_MOVES = 5
 """A request that was given back so often is not handed to another engine."""
-OF_WORK = (Phase.READY, Phase.RESTARTING)
+OF_WORK = (EnginePhase.READY, EnginePhase.RESTARTING)
 """Phases in which an engine takes requests."""
 
 OpenSupervisor: TypeAlias = Callable[[EngineConfig, EngineSubscriber, GiveBack], EngineSupervisor]
@@ -79,12 +79,12 @@ class LocalEngines:
         self._open_supervisor = open_supervisor
         self._subscriber = subscriber
         num_engines, policy = len(self._configs), config.scheduling.scheduling_policy
-        self._heard = Heard(
+        self._heard = EnginesState(
             Placements(num_engines, policy, block_size=config.memory.block_size),
             Charges(num_engines) if policy is PolicyName.FAIR else None,
         )
         self._hearings = [
-            EngineHearing(index, self._heard, subscriber) for index in range(num_engines)
+            EngineListener(index, self._heard, subscriber) for index in range(num_engines)
         ]
         self._supervisors = [self._opened(index, each) for index, each in enumerate(self._configs)]
         self._of_one: Order | None = None
@@ -93,19 +93,19 @@ class LocalEngines:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> EnginePhase:
         """The phase of those that are furthest, once all were ready; before that LOADING."""
         if self.down_reason is not None:
-            return Phase.DOWN
+            return EnginePhase.DOWN
         if self.facts is None:
-            return Phase.LOADING if self._has_begun else Phase.STARTING
+            return EnginePhase.LOADING if self._has_begun else EnginePhase.STARTING
         phases = [each.phase for each in self._supervisors]
-        return Phase.READY if Phase.READY in phases else Phase.RESTARTING
+        return EnginePhase.READY if EnginePhase.READY in phases else EnginePhase.RESTARTING
 
     @property
     def progress(self) -> tuple[str, int, int]:
         """The phase of the load of the first engine that is not ready."""
-        left = (each for each in self._supervisors if each.phase is not Phase.READY)
+        left = (each for each in self._supervisors if each.phase is not EnginePhase.READY)
         return next(left, self._supervisors[0]).progress
 
     @property
@@ -135,7 +135,7 @@ class LocalEngines:
 
     def last_progress_age_s(self) -> float:
         """Return the seconds since any engine last completed a step, or 0 while one has no work."""
-        ready = [each for each in self._supervisors if each.phase is Phase.READY]
+        ready = [each for each in self._supervisors if each.phase is EnginePhase.READY]
         return min((each.last_progress_age_s() for each in ready), default=0.0)
 
     async def start(self) -> None:
@@ -146,8 +146,8 @@ class LocalEngines:
 
     async def _become_ready(self) -> None:
         """Wait until all engines are ready, or one cannot be loaded."""
-        while not all(each.phase is Phase.READY for each in self._supervisors):
-            failed = next((e for e in self._supervisors if e.phase is Phase.DOWN), None)
+        while not all(each.phase is EnginePhase.READY for each in self._supervisors):
+            failed = next((e for e in self._supervisors if e.phase is EnginePhase.DOWN), None)
             if failed is not None:
                 self.down_reason = failed.down_reason or "an engine could not be loaded"
                 return
@@ -163,11 +163,12 @@ class LocalEngines:
         """Hand a request to one of the engines; its stream tells whether a scheduler has `accepted`
         it.
 
-        Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
+        Raises EngineDown; raises RequestRefused if the id is in use or too much is unanswered
+        already.
         """
         if request.id in self._heard.placements:
             message = "this request id is in use"
-            raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, message))
+            raise RequestRefused(Refusal(request.id, Reason.DUPLICATE_ID, message))
         at_work = self._at_work()
         stream = self._hand_over(request, at_work)
         if request.pins_prompt:
@@ -175,7 +176,8 @@ class LocalEngines:
         return stream
 
     def _hand_over(self, request: NewRequest, among: Collection[int]) -> TokenStream:
-        """Hand a request to one of the engines of these numbers. Raises Refused or EngineDown."""
+        """Hand a request to one of the engines of these numbers. Raises RequestRefused or
+        EngineDown."""
         heard = self._heard
         index = heard.placements.place(request, among, time.monotonic())
         if heard.charges is not None:
@@ -183,7 +185,7 @@ class LocalEngines:
             self._charge(index, heard.charges)
         try:
             stream = self._supervisors[index].submit(request)
-        except (Refused, EngineDown):
+        except (RequestRefused, EngineDown):
             heard.placements.end(request.id)
             raise
         stream.on_end = partial(heard.placements.end, request.id)
@@ -195,7 +197,7 @@ class LocalEngines:
         own = self._heard.placements.index_of(request.id)
         for index in at_work:
             if index != own:
-                with suppress(Refused, EngineDown):
+                with suppress(RequestRefused, EngineDown):
                     self._hand_over(replace(request, id=_pin_id(request.id, index)), (index,))
 
     def _at_work(self) -> list[int]:
@@ -239,7 +241,7 @@ class LocalEngines:
         say. Another gets it where that one is given up."""
         heard, supervisors = self._heard, self._supervisors
         self._of_one = order
-        if heard.watched is None or supervisors[heard.watched].phase is Phase.DOWN:
+        if heard.watched is None or supervisors[heard.watched].phase is EnginePhase.DOWN:
             heard.watched = next(
                 (index for index, each in enumerate(supervisors) if self._is_alike(each)), None
             )
@@ -248,14 +250,14 @@ class LocalEngines:
 
     def _is_alike(self, supervisor: EngineSupervisor) -> bool:
         facts, own = supervisor.facts, self.facts
-        if supervisor.phase is Phase.DOWN or facts is None or own is None:
+        if supervisor.phase is EnginePhase.DOWN or facts is None or own is None:
             return False
         return (facts.num_blocks, facts.num_host_blocks) == (own.num_blocks, own.num_host_blocks)
 
     async def ask(self, question: Question) -> Answer:
-        """Return the best of the engines' answers. Raises EngineDown if none answers, Refused if
-        one is asked too much."""
-        ready = [each for each in self._supervisors if each.phase is Phase.READY]
+        """Return the best of the engines' answers. Raises EngineDown if none answers,
+        RequestRefused if one is asked too much."""
+        ready = [each for each in self._supervisors if each.phase is EnginePhase.READY]
         asked = [each.ask(question) for each in ready]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found = [each for each in answers if not isinstance(each, BaseException)]
@@ -279,7 +281,7 @@ class LocalEngines:
         give_back = partial(self._take_back, index)
         return self._open_supervisor(config, self._hearings[index], give_back)
 
-    def _take_back(self, index: int, requests: Sequence[LiveRequest], reason: str) -> None:
+    def _take_back(self, index: int, requests: Sequence[SubmittedRequest], reason: str) -> None:
         """Take the requests of an engine that none follows, and let the others go on with them."""
         if self._is_closing or self.facts is None:
             fail_each(requests, reason)
@@ -297,7 +299,7 @@ class LocalEngines:
             self._order_one(self._of_one)
         self._do(self._revive(index))
 
-    def _move(self, live: LiveRequest, index: int, reason: str) -> None:
+    def _move(self, live: SubmittedRequest, index: int, reason: str) -> None:
         """Let another engine go on with a request than that of this number."""
         if live.request.pins_prompt and live.id == _pin_id(live.id.rpartition("@")[0], index):
             live.stream.fail(reason)  # the others pin it themselves
@@ -328,9 +330,9 @@ class LocalEngines:
             except OSError as error:
                 logger.error("engine %d cannot be started: %s", index, error)
                 continue
-            while supervisor.phase not in (Phase.READY, Phase.DOWN):
+            while supervisor.phase not in (EnginePhase.READY, EnginePhase.DOWN):
                 await asyncio.sleep(POLL_S)
-            if supervisor.phase is Phase.READY:
+            if supervisor.phase is EnginePhase.READY:
                 logger.warning("engine %d is there again", index)
                 return
 
@@ -346,7 +348,7 @@ class LocalEngines:
     def _charge(self, index: int, charges: Charges) -> None:
         due = charges.due(index)
         if due:
-            self._supervisors[index].order(ServedElsewhere(due))
+            self._supervisors[index].order(ChargeTenants(due))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         """Do something that nobody waits for."""

@@ -21,7 +21,7 @@ MAX_KEPT_BLOCKS = 1 << 17
 
 
 @dataclass(slots=True)
-class Placement:
+class RequestPlacement:
     """The place of one request: the engine that has it, the work that it still has of its prompt
     and of its output, and all engines that had it."""
 
@@ -48,7 +48,7 @@ class Placements:
     def __init__(self, num_engines: int, policy: PolicyName, *, block_size: int) -> None:
         self._engines = [_Engine(policy) for _ in range(num_engines)]
         self._block_size = block_size
-        self._placements: dict[str, Placement] = {}
+        self._placements: dict[str, RequestPlacement] = {}
         self._num_expected = FIRST_GUESS
 
     def __contains__(self, request_id: str) -> bool:
@@ -77,7 +77,7 @@ class Placements:
             index, num_new = parent, 0
         else:
             index, num_new = self._choose(request, among, output_work)
-        placement = Placement(request, index, PROMPT_PRICE * num_new, output_work)
+        placement = RequestPlacement(request, index, PROMPT_PRICE * num_new, output_work)
         placement.events = [] if before is None else before.events
         placement.events.append(Event(now, Reason.ROUTED, 0, str(index)))
         self._engines[index].work.open(request, placement.prompt_work + output_work)

@@ -15,16 +15,16 @@ import msgspec
 from quire.engine.channel import LENGTH_BYTES, frame
 from quire.engine.messages import (
     EngineFacts,
+    EngineFailure,
     EngineOutput,
-    Failed,
     FromEngine,
-    Loading,
+    LoadingProgress,
     Ready,
     ToEngine,
 )
 from quire.engine.running_record import RunningRecord
 from quire.engines.process.flight_ring import FlightRing
-from quire.engines.process.launch import EngineProcess, LaunchedEngine
+from quire.engines.process.launch import LaunchedEngine, ProcessHandle
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ EXIT_PATIENCE_S = 5.0
 """An engine that has closed its socket, or is asked to end, is killed after so long."""
 
 
-class Phase(StrEnum):
+class EnginePhase(StrEnum):
     """The state of an engine. Only one that is supervised is ever `RESTARTING`."""
 
     STARTING = "starting"
@@ -54,7 +54,7 @@ class EngineEnd(NamedTuple):
     """
 
     exit_code: int
-    failed: Failed | None = None
+    failed: EngineFailure | None = None
     unusable: str | None = None
     ran: tuple[str, ...] | None = None
 
@@ -77,18 +77,18 @@ class EngineClient:
     def __init__(
         self, launch: Callable[[], LaunchedEngine], on_output: Callable[[EngineOutput], None]
     ) -> None:
-        self.phase = Phase.STARTING
+        self.phase = EnginePhase.STARTING
         self.progress: tuple[str, int, int] = ("process", 0, 1)
         self.facts: EngineFacts | None = None
         self.ring: FlightRing | None = None
         self._launch = launch
         self._on_output = on_output
-        self._process: EngineProcess | None = None
+        self._process: ProcessHandle | None = None
         self._record: RunningRecord | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
-        self._failed: Failed | None = None
+        self._failed: EngineFailure | None = None
         self._unusable: str | None = None
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -112,24 +112,24 @@ class EngineClient:
         reader, self._writer = await asyncio.open_connection(
             sock=launched.socket, limit=READ_LIMIT_BYTES
         )
-        self.phase = Phase.LOADING
+        self.phase = EnginePhase.LOADING
         self._reading = asyncio.create_task(self._read(reader))
 
     async def loaded(self) -> bool:
         """Wait until the engine is ready or has ended; return whether it is ready."""
         await self._is_settled.wait()
-        return self.phase is Phase.READY
+        return self.phase is EnginePhase.READY
 
     def send(self, message: ToEngine) -> None:
         """Send a message, unless the engine has ended: the socket may be closed some iterations of
         the event loop before the reader knows."""
         writer = self._writer
-        if writer is not None and self.phase is not Phase.DOWN and not writer.is_closing():
+        if writer is not None and self.phase is not EnginePhase.DOWN and not writer.is_closing():
             writer.write(frame(self._encoder.encode(message)))
 
     async def drain(self) -> None:
         """Wait until the engine has taken about all that was sent, or has ended."""
-        if self._writer is not None and self.phase is not Phase.DOWN:
+        if self._writer is not None and self.phase is not EnginePhase.DOWN:
             try:
                 await self._writer.drain()
             except OSError:
@@ -169,7 +169,9 @@ class EngineClient:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Read messages until the socket closes."""
-        decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | EngineOutput)
+        decoder = msgspec.msgpack.Decoder[FromEngine](
+            LoadingProgress | Ready | EngineFailure | EngineOutput
+        )
         try:
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
@@ -180,7 +182,7 @@ class EngineClient:
         except Exception as error:
             logger.exception("the engine's messages cannot be used")
             self._unusable = str(error)
-        self.phase = Phase.DOWN
+        self.phase = EnginePhase.DOWN
         if self._writer is not None:
             self._writer.close()
         self._is_settled.set()
@@ -188,17 +190,17 @@ class EngineClient:
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, EngineOutput):
             self._on_output(message)
-        elif isinstance(message, Loading):
+        elif isinstance(message, LoadingProgress):
             self.progress = (message.phase, message.done, message.total)
         elif isinstance(message, Ready):
             self.facts = message.facts
-            self.phase = Phase.READY
+            self.phase = EnginePhase.READY
             self._is_settled.set()
         else:
             self._failed = message
 
 
-async def _ended(process: EngineProcess, patience_s: float) -> int:
+async def _ended(process: ProcessHandle, patience_s: float) -> int:
     """Return the exit code of the process, which is killed after `patience_s` seconds."""
     deadline_s = time.monotonic() + patience_s
     while (code := process.poll()) is None:

@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import suppress
 
-from quire.engines.process.client import EngineClient, EngineEnd, Phase
+from quire.engines.process.client import EngineClient, EngineEnd, EnginePhase
 from quire.engines.process.end_cause import EndCause, OomKills, cause_of, is_stopped, ranks_of
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class EngineWatch:
             self._oom_looked_s = now
             self._oom_kills.have_risen()
         pid = client.process_id
-        is_loading = client.phase is Phase.LOADING
+        is_loading = client.phase is EnginePhase.LOADING
         stopped = 0.0 if is_loading and pid is not None and _is_any_stopped(pid) else None
         stuck_s = max(self._work.look(now, last_progress_s), self._stop.look(now, stopped))
         if pid is None or self._is_killed:

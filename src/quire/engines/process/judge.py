@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from quire.engine.messages import Abort
-from quire.engines.process.live_request import LiveRequest
+from quire.engines.process.live_request import SubmittedRequest
 from quire.engines.process.quarantine import Quarantine
 from quire.engines.process.request_table import RequestTable
 from quire.engines.process.subscriber import EngineSubscriber
@@ -60,7 +60,7 @@ class Judge:
         cleared = [live[id] for id in group if id in live and live[id].is_handed_over]
         return [self._table.withdraw(each) for each in cleared]
 
-    def next_waiting(self) -> LiveRequest | None:
+    def next_waiting(self) -> SubmittedRequest | None:
         """Return the first request that waits and may run now, if there is one."""
         waiting, group = self._table.waiting, self._trials.group
         if group is None:

@@ -17,7 +17,7 @@ from quire.engine.spawn import Descriptors, run_module
 from quire.engines.process.flight_ring import FlightRing
 
 
-class EngineProcess(Protocol):
+class ProcessHandle(Protocol):
     """An engine's process, as far as the server has to do with it: a child of its own
     (`subprocess.Popen`), or one that another process has forked."""
 
@@ -43,7 +43,7 @@ class LaunchedEngine(NamedTuple):
     is at work on, and the server's end of its flight recorder. The process ends when the socket
     closes."""
 
-    process: EngineProcess
+    process: ProcessHandle
     socket: socket.socket
     record: RunningRecord
     ring: FlightRing
@@ -69,7 +69,7 @@ def configure(launched: LaunchedEngine, config: EngineConfig) -> None:
     launched.socket.sendall(frame(body))
 
 
-def launched_by(start: Callable[[Descriptors], EngineProcess]) -> LaunchedEngine:
+def launched_by(start: Callable[[Descriptors], ProcessHandle]) -> LaunchedEngine:
     """Return an engine that waits for its configuration; `start` starts its process, which
     has descriptors of its own from then on. Raises OSError."""
     record = create_record()
@@ -81,7 +81,7 @@ def launched_by(start: Callable[[Descriptors], EngineProcess]) -> LaunchedEngine
     return LaunchedEngine(process, ours, record, ring)
 
 
-def _spawn(fds: Descriptors) -> EngineProcess:
+def _spawn(fds: Descriptors) -> ProcessHandle:
     return run_module("quire.engine.process", *map(str, fds), fds=fds)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from quire.engine.messages import Submit
 from quire.engines.process.token_stream import TokenStream
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Resumed
+from quire.scheduler.request import Event, NewRequest, ResumedOutput
 from quire.scheduler.step import Delta, Finish
 
 PASSED_BY = 8
@@ -16,7 +16,7 @@ _REUSES = (Reason.ADMITTED, Reason.FORKED)
 
 
 @dataclass(slots=True, eq=False)
-class LiveRequest:
+class SubmittedRequest:
     """One request from its submission to its end.
 
     submitted_s: when it was submitted, in seconds of the clock that engines share.
@@ -45,7 +45,7 @@ class LiveRequest:
     def id(self) -> str:
         return self.request.id
 
-    def resume(self, resumed: Resumed) -> None:
+    def resume(self, resumed: ResumedOutput) -> None:
         """Take over what was handed out of the output elsewhere: an engine has accepted it."""
         self.token_ids.extend(resumed.output_token_ids)
         self.num_scored = resumed.num_scored
@@ -78,7 +78,7 @@ class LiveRequest:
         """Return the message that hands the request to an engine: behind its output if one has
         accepted it before, else with what is left of its time."""
         if self.stream.is_accepted:
-            resumed = Resumed(tuple(self.token_ids), self.num_scored, tuple(self.timeline))
+            resumed = ResumedOutput(tuple(self.token_ids), self.num_scored, tuple(self.timeline))
             return Submit(self.request, resumed)
         limit_s = self.request.time_limit_s
         if limit_s is None:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from quire.engine.messages import Ask
+from quire.engine.messages import EngineQuery
 from quire.engine.orders import Answer, Question
-from quire.engines.process.token_stream import EngineDown, Refused
+from quire.engines.process.token_stream import EngineDown, RequestRefused
 from quire.scheduler.reasons import Reason
 from quire.scheduler.step import Refusal
 
@@ -20,17 +20,17 @@ class Questions:
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._num_asked = 0
 
-    async def ask(self, send: Callable[[Ask], None], question: Question) -> Answer:
+    async def ask(self, send: Callable[[EngineQuery], None], question: Question) -> Answer:
         """Return the answer of the engine when it has read this, between two steps. Raises
-        EngineDown if it ends first, and Refused if too many questions are unanswered."""
+        EngineDown if it ends first, and RequestRefused if too many questions are unanswered."""
         self._num_asked += 1
         asked_id = f"question-{self._num_asked}"
         if len(self._answers) >= MAX_QUESTIONS:
             message = f"the engine has not answered {len(self._answers)} questions"
-            raise Refused(Refusal(asked_id, Reason.QUEUE_FULL, message))
+            raise RequestRefused(Refusal(asked_id, Reason.QUEUE_FULL, message))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[asked_id] = answer
-        send(Ask(asked_id, question))
+        send(EngineQuery(asked_id, question))
         try:
             return await answer
         finally:

@@ -7,10 +7,10 @@ from typing import TypeAlias
 import msgspec
 
 from quire.engine.messages import Abort, EngineOutput, Submit
-from quire.engines.process.live_request import LiveRequest
-from quire.engines.process.token_stream import Refused, TokenStream
+from quire.engines.process.live_request import SubmittedRequest
+from quire.engines.process.token_stream import RequestRefused, TokenStream
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Resumed
+from quire.scheduler.request import NewRequest, ResumedOutput
 from quire.scheduler.step import Delta, Refusal
 
 CRASHES = "the request crashes the engine"
@@ -30,11 +30,11 @@ _REFUSALS = {
 """The refusals of requests that end before any engine has accepted them."""
 
 
-GiveBack: TypeAlias = Callable[[Sequence[LiveRequest], str], None]
+GiveBack: TypeAlias = Callable[[Sequence[SubmittedRequest], str], None]
 """Takes requests that have not ended and that no engine has, and why that is so."""
 
 
-def fail_each(requests: Sequence[LiveRequest], reason: str) -> None:
+def fail_each(requests: Sequence[SubmittedRequest], reason: str) -> None:
     """End requests that cannot go on."""
     for live in requests:
         live.stream.fail(reason)
@@ -51,30 +51,36 @@ class RequestTable:
     def __init__(
         self, on_ended_here: Callable[[Delta], None], give_back: GiveBack = fail_each
     ) -> None:
-        self.live: dict[str, LiveRequest] = {}
-        self.accepting: dict[str, LiveRequest] = {}
-        self.waiting: dict[str, LiveRequest] = {}
+        self.live: dict[str, SubmittedRequest] = {}
+        self.accepting: dict[str, SubmittedRequest] = {}
+        self.waiting: dict[str, SubmittedRequest] = {}
         self._num_withdrawn = 0
         self._on_ended_here = on_ended_here
         self._give_back = give_back
 
-    def add(self, request: NewRequest, now: float, resumed: Resumed | None = None) -> LiveRequest:
+    def add(
+        self, request: NewRequest, now: float, resumed: ResumedOutput | None = None
+    ) -> SubmittedRequest:
         """Add a request that is submitted now, or `resumed` behind what another server's engine
-        has handed out of its output. Raises Refused if its id is in use."""
+        has handed out of its output. Raises RequestRefused if its id is in use."""
         live = self.new(request, now, resumed)
         self.adopt(live)
         return live
 
-    def new(self, request: NewRequest, now: float, resumed: Resumed | None = None) -> LiveRequest:
-        """Return a request that may be added. Raises Refused if its id is in use."""
+    def new(
+        self, request: NewRequest, now: float, resumed: ResumedOutput | None = None
+    ) -> SubmittedRequest:
+        """Return a request that may be added. Raises RequestRefused if its id is in use."""
         if request.id in self.live:
-            raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
-        live = LiveRequest(request, TokenStream(request.id), now)
+            raise RequestRefused(
+                Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use")
+            )
+        live = SubmittedRequest(request, TokenStream(request.id), now)
         if resumed is not None:
             live.resume(resumed)
         return live
 
-    def adopt(self, live: LiveRequest) -> None:
+    def adopt(self, live: SubmittedRequest) -> None:
         """Add a request that is new, or that another table gave back: it waits."""
         live.is_handed_over = live.is_withdrawn = False
         self.live[live.id] = self.waiting[live.id] = live
@@ -82,8 +88,8 @@ class RequestTable:
             self.accepting[live.id] = live
 
     def refuse_beyond(self, request_id: str, most: int, num_unread: int | None) -> None:
-        """Raise Refused if `most` requests are not accepted yet, or too many bytes are unread:
-        `num_unread`, or with None all of those that wait for an engine."""
+        """Raise RequestRefused if `most` requests are not accepted yet, or too many bytes are
+        unread: `num_unread`, or with None all of those that wait for an engine."""
         if num_unread is None:
             prompts = (len(live.request.prompt_token_ids) for live in self.accepting.values())
             num_unread = TOKEN_BYTES * sum(prompts)
@@ -93,15 +99,15 @@ class RequestTable:
             f"the engine has not answered {len(self.accepting)} requests nor read {num_unread} "
             f"bytes of them; at most {most} requests and {MAX_UNREAD_BYTES} bytes are kept for it"
         )
-        raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
+        raise RequestRefused(Refusal(request_id, Reason.QUEUE_FULL, message))
 
-    def hand_over(self, live: LiveRequest, now: float) -> Submit:
+    def hand_over(self, live: SubmittedRequest, now: float) -> Submit:
         """Return the message that hands the request to an engine, which has it from then on."""
         live.is_handed_over = True
         del self.waiting[live.id]
         return live.submission(now)
 
-    def withdraw(self, live: LiveRequest) -> Abort:
+    def withdraw(self, live: SubmittedRequest) -> Abort:
         """Return the message that takes the request from the engine, so that it can go on later."""
         live.is_withdrawn = True
         self._num_withdrawn += 1
@@ -130,7 +136,7 @@ class RequestTable:
         )
         return msgspec.structs.replace(output, deltas=deltas, events=events)
 
-    def _put_back(self, live: LiveRequest) -> None:
+    def _put_back(self, live: SubmittedRequest) -> None:
         """Let a request that was withdrawn wait, or end it if that is wanted by now."""
         self._num_withdrawn -= 1
         live.is_withdrawn = live.is_handed_over = False
@@ -180,7 +186,7 @@ class RequestTable:
         else:
             live.stream.fail(f"the request cannot go on: {refusal.message}")
 
-    def end(self, live: LiveRequest, reason: Reason) -> None:
+    def end(self, live: SubmittedRequest, reason: Reason) -> None:
         """End a request that no engine has."""
         del self.live[live.id]
         self.waiting.pop(live.id, None)
@@ -201,7 +207,7 @@ class RequestTable:
             self.lose(live)
         self.waiting = dict(self.live)
 
-    def lose(self, live: LiveRequest) -> None:
+    def lose(self, live: SubmittedRequest) -> None:
         """Note that no engine has the request any more: it waits, or has ended if it was told
         to."""
         live.is_handed_over = live.is_withdrawn = False
@@ -212,7 +218,7 @@ class RequestTable:
             live.stream.pause()
             self.waiting[live.id] = live
 
-    def fail(self, live: LiveRequest, reason: str) -> None:
+    def fail(self, live: SubmittedRequest, reason: str) -> None:
         """End a request that cannot go on, for a reason in words."""
         for requests in (self.live, self.accepting, self.waiting):
             requests.pop(live.id, None)

@@ -9,7 +9,7 @@ import msgspec
 from quire.engine.imports import LEAN, WHOLE
 from quire.engine.spawn import Descriptors, run_module
 from quire.engines.process.forked_process import ForkedProcess
-from quire.engines.process.launch import EngineProcess, LaunchedEngine, launched_by
+from quire.engines.process.launch import LaunchedEngine, ProcessHandle, launched_by
 
 
 class Standby:
@@ -69,7 +69,7 @@ class Standby:
         self._process.kill()
         self._process.wait()
 
-    def _start(self, model_type: str, fds: Descriptors) -> EngineProcess:
+    def _start(self, model_type: str, fds: Descriptors) -> ProcessHandle:
         told, theirs = os.pipe()
         try:
             message = msgspec.msgpack.encode(model_type)

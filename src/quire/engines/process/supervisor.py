@@ -1,7 +1,7 @@
 """Keeps an engine running: where one ends, another goes on with every request that has not ended.
 
 Streams belong to the supervisor and outlive engines; their readers see a pause. An engine is
-`EngineClient`; what is kept of a request is `LiveRequest`.
+`EngineClient`; what is kept of a request is `SubmittedRequest`.
 
         start          Ready                          ends
     ──────────► LOADING ─────► READY ───────────────────────────► RESTARTING ──► DOWN
@@ -20,22 +20,22 @@ from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
 from quire.engine.messages import Abort, EngineFacts, EngineOutput
 from quire.engine.orders import Answer, Order, Question
-from quire.engines.process.client import EngineClient, EngineEnd, Phase
+from quire.engines.process.client import EngineClient, EngineEnd, EnginePhase
 from quire.engines.process.engine_starter import EngineStarter
 from quire.engines.process.engine_watch import EngineWatch
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.judge import Judge
 from quire.engines.process.limits import as_before
-from quire.engines.process.live_request import LiveRequest
+from quire.engines.process.live_request import SubmittedRequest
 from quire.engines.process.quarantine import Quarantine
 from quire.engines.process.questions import Questions
 from quire.engines.process.request_table import CRASHES, GiveBack, RequestTable, fail_each
 from quire.engines.process.restart_policy import RestartPolicy
 from quire.engines.process.subscriber import EngineSubscriber
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.engines.process.trials import Trials
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Resumed
+from quire.scheduler.request import NewRequest, ResumedOutput
 from quire.scheduler.step import NO_REPLICAS, Refusal
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class EngineSupervisor:
         starter: EngineStarter | None = None,
         give_back: GiveBack = fail_each,
     ) -> None:
-        self.phase = Phase.STARTING
+        self.phase = EnginePhase.STARTING
         self.facts: EngineFacts | None = None
         self.down_reason: str | None = None
         self.lacks_memory = False
@@ -123,7 +123,7 @@ class EngineSupervisor:
 
     def last_progress_age_s(self) -> float:
         """Return the seconds since the engine last completed a step, or 0 while it has no work."""
-        if not self._requests.live or self.phase is not Phase.READY:
+        if not self._requests.live or self.phase is not EnginePhase.READY:
             return 0.0
         return time.monotonic() - self._last_progress_s
 
@@ -131,42 +131,45 @@ class EngineSupervisor:
         """Start the process unless it runs already; `phase` and `progress` tell how far it is."""
         client = self._client = self._open()
         await client.start()
-        self.phase = Phase.LOADING
+        self.phase = EnginePhase.LOADING
         self._supervising = asyncio.create_task(self._supervise(client))
         self._ticking = asyncio.create_task(self._tick())
 
-    def submit(self, request: NewRequest, resumed: Resumed | None = None) -> TokenStream:
+    def submit(self, request: NewRequest, resumed: ResumedOutput | None = None) -> TokenStream:
         """Hand a request to the engine, or to the next one while there is none; its stream tells
         whether the scheduler has `accepted` it, as one that is `resumed` here was elsewhere.
 
-        Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
+        Raises EngineDown; raises RequestRefused if the id is in use or too much is unanswered
+        already.
         """
-        if self.phase not in (Phase.READY, Phase.RESTARTING):
+        if self.phase not in (EnginePhase.READY, EnginePhase.RESTARTING):
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         if request in self._quarantine:
-            raise Refused(Refusal(request.id, Reason.QUARANTINED, f"{CRASHES} as it did before"))
+            raise RequestRefused(
+                Refusal(request.id, Reason.QUARANTINED, f"{CRASHES} as it did before")
+            )
         self._refuse_beyond_bounds(request.id)
         live = self._requests.new(request, time.monotonic(), resumed)
         self.adopt(live)
         return live.stream
 
-    def adopt(self, live: LiveRequest) -> None:
+    def adopt(self, live: SubmittedRequest) -> None:
         """Go on with a request that no engine has, as one that another supervisor gave back."""
         now, requests = time.monotonic(), self._requests
         if not requests.live:
             self._last_progress_s = now
         must_wait = bool(requests.waiting) or self._trials.group is not None
         requests.adopt(live)
-        if self._client is not None and self.phase is Phase.READY and not must_wait:
+        if self._client is not None and self.phase is EnginePhase.READY and not must_wait:
             self._client.send(requests.hand_over(live, now))
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
-        """Raise Refused if as much is unanswered as the engine could ever accept."""
+        """Raise RequestRefused if as much is unanswered as the engine could ever accept."""
         most = self._config.scheduling.max_num_queued_reqs + (
             self.facts.max_num_seqs if self.facts else 0
         )
         num_unread = None
-        if self.phase is Phase.READY and self._client is not None:
+        if self.phase is EnginePhase.READY and self._client is not None:
             num_unread = self._client.num_unread_bytes
         self._requests.refuse_beyond(request_id, most, num_unread)
 
@@ -187,7 +190,7 @@ class EngineSupervisor:
     def order(self, order: Order) -> None:
         """Hand an order to the engine that runs, if one does, or as the order wants it. Raises
         EngineDown for one that wants an engine while none is ready."""
-        if order.is_kept and self.phase is Phase.RESTARTING:
+        if order.is_kept and self.phase is EnginePhase.RESTARTING:
             if order not in self._due:
                 self._due.append(order)
         elif order.wants_engine:
@@ -197,15 +200,15 @@ class EngineSupervisor:
 
     def _ready_client(self) -> EngineClient:
         """Return the engine. Raises EngineDown."""
-        if self.phase is not Phase.READY or self._client is None:
+        if self.phase is not EnginePhase.READY or self._client is None:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         return self._client
 
     async def ask(self, question: Question) -> Answer:
         """Return the answer of the engine when it has read this, between two steps.
 
-        Raises EngineDown, also where the engine ends before it answers; raises Refused if too many
-        questions are unanswered already.
+        Raises EngineDown, also where the engine ends before it answers; raises RequestRefused if
+        too many questions are unanswered already.
         """
         return await self._questions.ask(self._ready_client().send, question)
 
@@ -236,7 +239,7 @@ class EngineSupervisor:
             following: EngineClient | None = client
             while following is not None:
                 following = await self._follow(following)
-            if self.phase is not Phase.DOWN:
+            if self.phase is not EnginePhase.DOWN:
                 self._give_up("the engine was closed")
         except Exception as error:  # no stream may hang for a defect of this
             logger.exception("the supervision of the engine failed")
@@ -270,14 +273,16 @@ class EngineSupervisor:
         for order in due:
             client.send(order)
         num_resumed = await self._dispatch(client)
-        if client.phase is Phase.READY:
+        if client.phase is EnginePhase.READY:
             self._go_on(num_resumed)
 
     async def _dispatch(self, client: EngineClient) -> int:
         """Hand over the requests that wait and may run, in their order; return how many of them an
         engine had accepted before."""
         num_sent = num_resumed = 0
-        while client.phase is Phase.READY and (live := self._judge.next_waiting()) is not None:
+        while (
+            client.phase is EnginePhase.READY and (live := self._judge.next_waiting()) is not None
+        ):
             client.send(self._requests.hand_over(live, time.monotonic()))
             num_resumed += live.stream.is_accepted
             num_sent += 1
@@ -290,19 +295,19 @@ class EngineSupervisor:
         """Note that the engine has all requests that may run."""
         self._has_stepped = False
         self._last_progress_s = now = time.monotonic()
-        if self.phase is Phase.RESTARTING:
+        if self.phase is EnginePhase.RESTARTING:
             lost_s = now - self._lost_s
             logger.warning(
                 "an engine is there again after %.2f s: %d requests go on", lost_s, num_resumed
             )
             self._subscriber.on_engine_resumed(num_resumed, lost_s)
-        self.phase = Phase.READY
+        self.phase = EnginePhase.READY
 
     def _pause(self) -> None:
         """Note that no engine has any request: all wait for the next one."""
-        if self.phase is not Phase.RESTARTING:
+        if self.phase is not EnginePhase.RESTARTING:
             self._lost_s = time.monotonic()
-        self.phase = Phase.RESTARTING
+        self.phase = EnginePhase.RESTARTING
         self._questions.fail("the engine restarts")
         self._handed_over = tuple(
             live.id for live in self._requests.live.values() if live.is_handed_over
@@ -312,7 +317,7 @@ class EngineSupervisor:
 
     async def _tick(self) -> None:
         """Look after time limits, trials and the engine's progress until the supervisor ends."""
-        while not await self._is_closed_within(TICK_S) and self.phase is not Phase.DOWN:
+        while not await self._is_closed_within(TICK_S) and self.phase is not EnginePhase.DOWN:
             now, silent_s = time.monotonic(), self.last_progress_age_s()
             self._requests.end_late(now, is_engine_silent=silent_s > SILENT_S)
             self._judge_trial()
@@ -325,7 +330,7 @@ class EngineSupervisor:
         """Go on to the next suspects once those that run are cleared, or with all."""
         client = self._client
         is_busy = self._dispatching is not None and not self._dispatching.done()
-        if client is None or self.phase is not Phase.READY or is_busy:
+        if client is None or self.phase is not EnginePhase.READY or is_busy:
             return
         for abort in self._judge.pass_group():
             client.send(abort)
@@ -370,7 +375,7 @@ class EngineSupervisor:
 
     def _give_up(self, reason: str) -> None:
         """Give every request back: no engine follows."""
-        self.phase = Phase.DOWN
+        self.phase = EnginePhase.DOWN
         self.down_reason = reason
         self._requests.give_back_all(reason)
         self._questions.fail(reason)

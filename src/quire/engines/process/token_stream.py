@@ -1,7 +1,7 @@
 """The deltas of one request on their way from the engine to whoever reads them.
 
-A stream ends exactly once, whatever happens to the engine: with its finish, with `Refused`, or with
-`EngineDown`.
+A stream ends exactly once, whatever happens to the engine: with its finish, with `RequestRefused`,
+or with `EngineDown`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from quire.scheduler.step import Delta, Refusal
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The scheduler did not accept the request; `refusal` has the reason and the numbers."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -43,10 +43,11 @@ class TokenStream:
         self.on_end: Callable[[], None] | None = None
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has accepted the request. Raises Refused or EngineDown."""
+        """Wait until the scheduler has accepted the request. Raises RequestRefused or
+        EngineDown."""
         while not self.is_accepted:
             if self._refusal is not None:
-                raise Refused(self._refusal)
+                raise RequestRefused(self._refusal)
             await self._more()
 
     def __aiter__(self) -> "TokenStream":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from quire.engine.messages import Abort
-from quire.engines.process.live_request import LiveRequest
+from quire.engines.process.live_request import SubmittedRequest
 from quire.engines.process.request_table import RequestTable
 from quire.engines.ray.clocks import clock_offset_s
 from quire.engines.ray.inbox import Inbox
@@ -23,8 +23,8 @@ from quire.engines.ray.messages import (
     Call,
     Collect,
     Greet,
-    Joined,
-    Told,
+    ReplicaIdentity,
+    ReplicaUpdate,
     decode_collected,
     decode_item,
     decode_joined,
@@ -45,12 +45,12 @@ LATE_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Placement:
+class ReplicaPlacement:
     """The place of one request: its `replica`, None while none is known to have it, and the front
     end's name in the call. `running` is the task of its call; `is_placed` is set once a replica has
     it, or it has ended."""
 
-    live: LiveRequest
+    live: SubmittedRequest
     replica: str | None = None
     front_end: str = ""
     num_losses: int = 0
@@ -58,7 +58,7 @@ class Placement:
     is_placed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Calls:
+class RequestCalls:
     """Runs the calls of the requests of `table`. `on_joined` is told of each replica that has taken
     a request, `on_told` of all that replicas tell, in the order of each; `on_lost` of each replica
     that is lost, and how many of its requests go on elsewhere."""
@@ -67,8 +67,8 @@ class Calls:
         self,
         replicas: Replicas,
         table: RequestTable,
-        on_joined: Callable[[LiveRequest, Joined], None],
-        on_told: Callable[[str, Told], None],
+        on_joined: Callable[[SubmittedRequest, ReplicaIdentity], None],
+        on_told: Callable[[str, ReplicaUpdate], None],
         on_lost: Callable[[str, int], None],
     ) -> None:
         self._replicas = replicas
@@ -80,15 +80,15 @@ class Calls:
         self._epoch = 0
         self._inboxes: dict[tuple[str, str], Inbox] = {}
         self._lost: set[tuple[str, str]] = set()
-        self._placements: dict[str, Placement] = {}
+        self._placements: dict[str, ReplicaPlacement] = {}
         self._orders: set[asyncio.Task[None]] = set()
 
-    def submit(self, live: LiveRequest) -> None:
+    def submit(self, live: SubmittedRequest) -> None:
         """Begin to call for a request, which is in the table and waits."""
-        placement = self._placements[live.id] = Placement(live)
+        placement = self._placements[live.id] = ReplicaPlacement(live)
         self._run(placement)
 
-    def abort(self, live: LiveRequest) -> None:
+    def abort(self, live: SubmittedRequest) -> None:
         """End a request: at once while no replica is known to have it, else as soon as that has
         read it."""
         placement = self._placements[live.id]
@@ -109,7 +109,7 @@ class Calls:
         """Return the number of requests that a replica has."""
         return sum(each.replica == replica for each in self._placements.values())
 
-    async def greet(self) -> list[Joined]:
+    async def greet(self) -> list[ReplicaIdentity]:
         """Return what replicas there are, which keep what they have to tell from then on."""
         try:
             call = Call(encode(Greet()), front_end=self._front_end)
@@ -142,24 +142,24 @@ class Calls:
     def _front_end(self) -> str:
         return f"{self._name}-{self._epoch}"
 
-    def _end(self, placement: Placement, reason: Reason) -> None:
+    def _end(self, placement: ReplicaPlacement, reason: Reason) -> None:
         assert placement.running is not None
         placement.running.cancel()
         self._forget(placement)
         self._table.end(placement.live, reason)
 
-    def _forget(self, placement: Placement) -> None:
+    def _forget(self, placement: ReplicaPlacement) -> None:
         placement.is_placed.set()
         if self._placements.get(placement.live.id) is placement:
             del self._placements[placement.live.id]
 
-    def _run(self, placement: Placement) -> None:
+    def _run(self, placement: ReplicaPlacement) -> None:
         placement.running = asyncio.create_task(self._call(placement))
 
-    def _is_live(self, live: LiveRequest) -> bool:
+    def _is_live(self, live: SubmittedRequest) -> bool:
         return self._table.live.get(live.id) is live
 
-    async def _call(self, placement: Placement) -> None:
+    async def _call(self, placement: ReplicaPlacement) -> None:
         """Call for a request until it has ended."""
         live = placement.live
         if placement.num_losses:
@@ -183,7 +183,7 @@ class Calls:
         else:
             self._lose(placement.replica, placement.front_end, why)
 
-    async def _of_parent(self, live: LiveRequest) -> str | None:
+    async def _of_parent(self, live: SubmittedRequest) -> str | None:
         """Return the replica of the request that this one is forked from, once it has one."""
         parent = self._placements.get(live.request.fork_of or "")
         if parent is None or live.stream.is_accepted:
@@ -191,7 +191,7 @@ class Calls:
         await parent.is_placed.wait()
         return parent.replica
 
-    async def _carry(self, placement: Placement, replica: str | None) -> None:
+    async def _carry(self, placement: ReplicaPlacement, replica: str | None) -> None:
         """Make one call, and hand on what comes on it. Raises ReplicaLost."""
         live, front_end = placement.live, placement.front_end
         body = encode(self._table.hand_over(live, time.monotonic()))
@@ -201,9 +201,9 @@ class Calls:
             async for item in items:
                 self._take(placement, decode_item(item))
 
-    def _take(self, placement: Placement, item: Joined | Told) -> None:
+    def _take(self, placement: ReplicaPlacement, item: ReplicaIdentity | ReplicaUpdate) -> None:
         """Take an item of a call. Raises ReplicaLost if it is of a replica that counts as lost."""
-        if isinstance(item, Joined):
+        if isinstance(item, ReplicaIdentity):
             if (item.replica, placement.front_end) in self._lost:  # it lives: under another name
                 self._epoch += 1
                 raise ReplicaLost(f"replica {item.replica} was lost before")
@@ -214,7 +214,7 @@ class Calls:
         assert placement.replica is not None
         self._take_told((placement.replica, placement.front_end), item)
 
-    def _take_told(self, place: tuple[str, str], item: Told) -> None:
+    def _take_told(self, place: tuple[str, str], item: ReplicaUpdate) -> None:
         if place in self._lost:
             return
         inbox = self._inboxes.get(place)
@@ -244,7 +244,7 @@ class Calls:
             self._go_on(placement, why)
         self._on_lost(replica, len(theirs))
 
-    def _go_on(self, placement: Placement, why: str) -> None:
+    def _go_on(self, placement: ReplicaPlacement, why: str) -> None:
         """Call again for a request whose call is lost, unless that was so too often."""
         live, running = placement.live, placement.running
         if running is not None and running is not asyncio.current_task():

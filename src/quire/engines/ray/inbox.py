@@ -4,7 +4,7 @@ be read a little sooner or later than another.
 
 from collections.abc import Iterator
 
-from quire.engines.ray.messages import Told
+from quire.engines.ray.messages import ReplicaUpdate
 
 
 class Inbox:
@@ -12,9 +12,9 @@ class Inbox:
 
     def __init__(self) -> None:
         self._next = 0
-        self._early: dict[int, Told] = {}
+        self._early: dict[int, ReplicaUpdate] = {}
 
-    def take(self, told: Told) -> Iterator[Told]:
+    def take(self, told: ReplicaUpdate) -> Iterator[ReplicaUpdate]:
         """Take an item; yield all whose turn it is then."""
         self._early[told.number] = told
         while (due := self._early.pop(self._next, None)) is not None:

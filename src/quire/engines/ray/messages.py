@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.sharing import SharingTerms
-from quire.engine.messages import Abort, Ask, EngineFacts, EngineOutput
+from quire.engine.messages import Abort, EngineFacts, EngineOutput, EngineQuery
 from quire.engine.orders import Answer, Order
 from quire.engines.process.end_cause import EndCause
 from quire.scheduler.request import NewRequest
@@ -46,7 +46,7 @@ class Call:
     clock_offset_s: float = 0.0
 
 
-class Joined(msgspec.Struct, frozen=True, tag="joined", array_like=True):
+class ReplicaIdentity(msgspec.Struct, frozen=True, tag="joined", array_like=True):
     """The first item of a call: the replica that has it, and the offset of its machine's clock.
     The same is the answer to `Greet`."""
 
@@ -54,20 +54,20 @@ class Joined(msgspec.Struct, frozen=True, tag="joined", array_like=True):
     clock_offset_s: float
 
 
-class Lost(msgspec.Struct, frozen=True, array_like=True):
+class EngineLost(msgspec.Struct, frozen=True, array_like=True):
     """The engine of the replica has ended, and another follows."""
 
     cause: EndCause
 
 
-class Resumed(msgspec.Struct, frozen=True, array_like=True):
+class RequestsResumed(msgspec.Struct, frozen=True, array_like=True):
     """Another engine of the replica goes on with so many requests, after so many seconds."""
 
     num_requests: int
     out_of_service_s: float
 
 
-class Told(msgspec.Struct, frozen=True, tag="told", array_like=True):
+class ReplicaUpdate(msgspec.Struct, frozen=True, tag="told", array_like=True):
     """All that a replica has had to tell a front end since the item before, whose number is one
     less.
 
@@ -84,37 +84,40 @@ class Told(msgspec.Struct, frozen=True, tag="told", array_like=True):
     ended: tuple[Delta, ...] = ()
     refused: tuple[Refusal, ...] = ()
     is_down: bool = False
-    lost: tuple[Lost, ...] = ()
-    resumed: tuple[Resumed, ...] = ()
+    lost: tuple[EngineLost, ...] = ()
+    resumed: tuple[RequestsResumed, ...] = ()
     num_quarantined: int = 0
     num_flights: int = 0
     num_failed_flights: int = 0
 
 
 class Greet(msgspec.Struct, frozen=True, tag="greet", array_like=True):
-    """Front end to replica: say who is there, as a `Joined`, and keep what there is to tell."""
+    """Front end to replica: say who is there, as a `ReplicaIdentity`, and keep what there is to
+    tell."""
 
 
 class Collect(msgspec.Struct, frozen=True, tag="collect", array_like=True):
     """Front end to replica: tell what no open call carries."""
 
 
-class Collected(msgspec.Struct, frozen=True, array_like=True):
+class CollectReply(msgspec.Struct, frozen=True, array_like=True):
     """The answer to `Collect`: the replica that gives it, and what it tells, if anything."""
 
     replica: str
-    told: Told | None
+    told: ReplicaUpdate | None
 
 
-Item: TypeAlias = Joined | Told
-Message: TypeAlias = Abort | Collect | Greet | Ask | Order
+Item: TypeAlias = ReplicaIdentity | ReplicaUpdate
+Message: TypeAlias = Abort | Collect | Greet | EngineQuery | Order
 """A message to a replica that is no request."""
 
 encode = msgspec.msgpack.Encoder().encode
-decode_item = msgspec.msgpack.Decoder[Item](Joined | Told).decode
-decode_message = msgspec.msgpack.Decoder[Message](Abort | Collect | Greet | Ask | Order).decode
-decode_joined = msgspec.msgpack.Decoder(Joined).decode
-decode_collected = msgspec.msgpack.Decoder(Collected).decode
+decode_item = msgspec.msgpack.Decoder[Item](ReplicaIdentity | ReplicaUpdate).decode
+decode_message = msgspec.msgpack.Decoder[Message](
+    Abort | Collect | Greet | EngineQuery | Order
+).decode
+decode_joined = msgspec.msgpack.Decoder(ReplicaIdentity).decode
+decode_collected = msgspec.msgpack.Decoder(CollectReply).decode
 decode_facts = msgspec.msgpack.Decoder(EngineFacts).decode
 decode_answer = msgspec.msgpack.Decoder[Answer](Answer).decode
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 from quire.engine.messages import EngineOutput
-from quire.engines.ray.messages import Lost, Resumed, Told
+from quire.engines.ray.messages import EngineLost, ReplicaUpdate, RequestsResumed
 from quire.scheduler.step import Delta, Refusal
 
 MAX_IDLE_OUTPUTS = 256
@@ -22,21 +22,21 @@ MAX_IDLE_OUTPUTS = 256
 
 @dataclass(slots=True)
 class Pending:
-    """The fields of the next `Told`."""
+    """The fields of the next `ReplicaUpdate`."""
 
     outputs: list[EngineOutput] = field(default_factory=list)
     ended: list[Delta] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     is_down: bool = False
-    lost: list[Lost] = field(default_factory=list)
-    resumed: list[Resumed] = field(default_factory=list)
+    lost: list[EngineLost] = field(default_factory=list)
+    resumed: list[RequestsResumed] = field(default_factory=list)
     num_quarantined: int = 0
     num_flights: int = 0
     num_failed_flights: int = 0
 
-    def told(self, number: int) -> Told:
+    def told(self, number: int) -> ReplicaUpdate:
         """Return the item."""
-        return Told(
+        return ReplicaUpdate(
             number,
             tuple(self.outputs),
             tuple(self.ended),
@@ -90,7 +90,7 @@ class Outbox:
             del self.pending.outputs[:-MAX_IDLE_OUTPUTS]
         self._wake_carrier()
 
-    async def carry(self, request_id: str) -> AsyncGenerator[Told, None]:
+    async def carry(self, request_id: str) -> AsyncGenerator[ReplicaUpdate, None]:
         """Yield what is to be told, while this is the oldest call, until the request has ended."""
         event = self._calls[request_id]
         while True:
@@ -102,7 +102,7 @@ class Outbox:
                 event.clear()
                 await event.wait()
 
-    def collect(self) -> Told | None:
+    def collect(self) -> ReplicaUpdate | None:
         """Return what is to be told, if there is anything and no call to carry it."""
         return self._take() if self._has_news and not self._calls else None
 
@@ -112,7 +112,7 @@ class Outbox:
         self._ended.discard(request_id)
         self._wake_carrier()
 
-    def _take(self) -> Told:
+    def _take(self) -> ReplicaUpdate:
         told = self.pending.told(self._number)
         self._number += 1
         self.pending = Pending()

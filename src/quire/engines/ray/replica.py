@@ -13,21 +13,21 @@ from dataclasses import replace
 import msgspec
 
 from quire.engine.config import EngineConfig, SupervisionConfig
-from quire.engine.messages import Abort, Ask, EngineOutput, Submit
-from quire.engines.process.client import Phase
+from quire.engine.messages import Abort, EngineOutput, EngineQuery, Submit
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.process.engine_starter import EngineStarter
 from quire.engines.process.supervisor import EngineSupervisor
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream
 from quire.engines.ray.clocks import clock_offset_s, shift_s, shifted_events
 from quire.engines.ray.messages import (
     Call,
     Collect,
-    Collected,
+    CollectReply,
+    EngineLost,
     Greet,
-    Joined,
-    Lost,
-    Resumed,
+    ReplicaIdentity,
+    RequestsResumed,
     decode_message,
     encode,
 )
@@ -79,7 +79,7 @@ class Dispatcher:
 
     def on_engine_lost(self, cause: EndCause) -> None:
         for outbox in self.outboxes.values():
-            outbox.pending.lost.append(Lost(cause))
+            outbox.pending.lost.append(EngineLost(cause))
             outbox.tell()
 
     def on_quarantined(self) -> None:
@@ -90,7 +90,7 @@ class Dispatcher:
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         for index, outbox in enumerate(reversed(self.outboxes.values())):
             num = 0 if index else num_resumed
-            outbox.pending.resumed.append(Resumed(num, out_of_service_s))
+            outbox.pending.resumed.append(RequestsResumed(num, out_of_service_s))
             outbox.tell()
 
     def on_flight_kept(self, is_written: bool) -> None:
@@ -103,7 +103,7 @@ class Dispatcher:
         """Wait until a request is accepted; tell its front end if it is not."""
         try:
             await stream.accepted()
-        except Refused as refused:
+        except RequestRefused as refused:
             outbox.pending.refused.append(refused.refusal)
             outbox.tell([stream.request_id])
         except EngineDown:
@@ -146,21 +146,21 @@ class Replica:
     async def start(self) -> None:
         """Return once the engine is ready. Raises EngineDown if it cannot be loaded."""
         await self._supervisor.start()
-        while self._supervisor.phase not in (Phase.READY, Phase.DOWN):
+        while self._supervisor.phase not in (EnginePhase.READY, EnginePhase.DOWN):
             await asyncio.sleep(POLL_S)
         self.check()
         self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
         """Give all requests back once no engine follows the last one."""
-        while self._supervisor.phase is not Phase.DOWN:
+        while self._supervisor.phase is not EnginePhase.DOWN:
             await asyncio.sleep(POLL_S)
         for outbox in self._dispatcher.outboxes.values():
             outbox.give_back()
 
     def check(self) -> None:
         """Raise EngineDown if the engine has ended for good."""
-        if self._supervisor.phase is Phase.DOWN:
+        if self._supervisor.phase is EnginePhase.DOWN:
             raise EngineDown(self._supervisor.down_reason or "the engine is down")
 
     def facts(self) -> bytes:
@@ -178,10 +178,10 @@ class Replica:
             try:
                 stream = self._supervisor.submit(submit.request, _resumed(submit, call))
                 settling = asyncio.create_task(self._dispatcher.settle(stream, outbox))
-            except Refused as refused:
+            except RequestRefused as refused:
                 outbox.pending.refused.append(refused.refusal)
                 outbox.tell([request_id])
-            yield encode(Joined(self.name, clock_offset_s()))
+            yield encode(ReplicaIdentity(self.name, clock_offset_s()))
             async with aclosing(outbox.carry(request_id)) as told:
                 async for item in told:
                     yield encode(item)
@@ -193,17 +193,17 @@ class Replica:
 
     async def order(self, call: Call) -> bytes:
         """Do what the body of a call says; return the answer, encoded, to what asks for one, else
-        nothing. Raises EngineDown or Refused."""
+        nothing. Raises EngineDown or RequestRefused."""
         message, engine = decode_message(call.body), self._supervisor
         if isinstance(message, Abort):
             engine.abort(message.request_id)
         elif isinstance(message, Greet):
             self._dispatcher.outbox_of(call.front_end)
-            return encode(Joined(self.name, clock_offset_s()))
+            return encode(ReplicaIdentity(self.name, clock_offset_s()))
         elif isinstance(message, Collect):
             told = self._dispatcher.outbox_of(call.front_end).collect()
-            return encode(Collected(self.name, told))
-        elif isinstance(message, Ask):
+            return encode(CollectReply(self.name, told))
+        elif isinstance(message, EngineQuery):
             return encode(await engine.ask(message.question))
         else:
             engine.order(message)
@@ -217,7 +217,7 @@ class Replica:
         await asyncio.to_thread(self._starter.close)
 
 
-def _resumed(submit: Submit, call: Call) -> request.Resumed | None:
+def _resumed(submit: Submit, call: Call) -> request.ResumedOutput | None:
     """Return what a request goes on behind, at the times of this machine's clock."""
     if submit.resumed is None:
         return None

@@ -14,21 +14,21 @@ from itertools import count
 import msgspec
 
 from quire.engine.config import EngineConfig
-from quire.engine.messages import Ask, EngineFacts, EngineOutput
+from quire.engine.messages import EngineFacts, EngineOutput, EngineQuery
 from quire.engine.orders import Answer, Order, Question
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
-from quire.engines.process.live_request import LiveRequest
+from quire.engines.process.live_request import SubmittedRequest
 from quire.engines.process.request_table import RequestTable
 from quire.engines.process.subscriber import EngineSubscriber
 from quire.engines.process.token_stream import EngineDown, TokenStream
 from quire.engines.ray.accounts import ReplicaAccounts
-from quire.engines.ray.calls import Calls
+from quire.engines.ray.calls import RequestCalls
 from quire.engines.ray.clocks import clock_offset_s, shift_s, shifted_delta, shifted_output
 from quire.engines.ray.messages import (
     Call,
-    Joined,
-    Told,
+    ReplicaIdentity,
+    ReplicaUpdate,
     decode_answer,
     encode,
 )
@@ -63,14 +63,16 @@ class ReplicatedEngine:
     def __init__(
         self, replicas: Replicas, config: EngineConfig, subscriber: EngineSubscriber
     ) -> None:
-        self.phase = Phase.STARTING
+        self.phase = EnginePhase.STARTING
         self.facts: EngineFacts | None = None
         self.down_reason: str | None = None
         self._replicas = replicas
         self._config = config
         self._subscriber = subscriber
         self._table = RequestTable(subscriber.on_ended_here)
-        self._calls = Calls(replicas, self._table, self._on_joined, self._on_told, self._on_lost)
+        self._calls = RequestCalls(
+            replicas, self._table, self._on_joined, self._on_told, self._on_lost
+        )
         self._accounts = ReplicaAccounts()
         self._shifts_s: dict[str, float] = {}
         self._routed: list[tuple[str, Event]] = []
@@ -96,13 +98,13 @@ class ReplicatedEngine:
 
     def last_progress_age_s(self) -> float:
         """Return the seconds since any replica last told something, or 0 while there is no work."""
-        if not self._table.live or self.phase is not Phase.READY:
+        if not self._table.live or self.phase is not EnginePhase.READY:
             return 0.0
         return time.monotonic() - self._last_progress_s
 
     async def start(self) -> None:
         """Start the replicas; `phase` and `progress` tell how far they are."""
-        self.phase = Phase.LOADING
+        self.phase = EnginePhase.LOADING
         self._do(self._start())
 
     async def _start(self) -> None:
@@ -110,18 +112,19 @@ class ReplicatedEngine:
             self.facts = await self._replicas.start()
         except EngineDown as error:
             self.down_reason = str(error)
-            self.phase = Phase.DOWN
+            self.phase = EnginePhase.DOWN
             return
-        self.phase = Phase.READY
+        self.phase = EnginePhase.READY
         self._do(self._tick())
         self._do(self._listen())
 
     def submit(self, request: NewRequest) -> TokenStream:
         """Hand a request to a replica; its stream tells whether a scheduler has `accepted` it.
 
-        Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
+        Raises EngineDown; raises RequestRefused if the id is in use or too much is unanswered
+        already.
         """
-        if self.phase is not Phase.READY or self.facts is None:
+        if self.phase is not EnginePhase.READY or self.facts is None:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         of_each = self._config.scheduling.max_num_queued_reqs + self.facts.max_num_seqs
         most = of_each * max(len(self._shifts_s), 1)
@@ -145,7 +148,7 @@ class ReplicatedEngine:
         if order.is_for_one:
             self._order_one(order)
             return
-        if order.wants_engine and self.phase is not Phase.READY:
+        if order.wants_engine and self.phase is not EnginePhase.READY:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         self._do(self._order_all(order))
 
@@ -160,7 +163,7 @@ class ReplicatedEngine:
     async def ask(self, question: Question) -> Answer:
         """Return the best of the replicas' answers. Raises EngineDown."""
         try:
-            answers = await self._replicas.order_all(Call(encode(Ask("", question))))
+            answers = await self._replicas.order_all(Call(encode(EngineQuery("", question))))
         except ReplicaLost as error:
             raise EngineDown(str(error)) from None
         if not answers:
@@ -173,7 +176,7 @@ class ReplicatedEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.phase, self.down_reason = Phase.DOWN, self.down_reason or "the engine was closed"
+        self.phase, self.down_reason = EnginePhase.DOWN, self.down_reason or "the engine was closed"
         self._table.give_back_all(self.down_reason)
         await self._replicas.close()
 
@@ -187,14 +190,14 @@ class ReplicatedEngine:
         with suppress(ReplicaLost):
             await self._replicas.order(Call(encode(order), replica=replica))
 
-    def _on_joined(self, live: LiveRequest, joined: Joined) -> None:
+    def _on_joined(self, live: SubmittedRequest, joined: ReplicaIdentity) -> None:
         """Note in a request's timeline which replica has it."""
         self._know(joined)
         event = Event(time.monotonic(), Reason.ROUTED, 0, joined.replica)
         live.timeline.append(event)
         self._routed.append((live.id, event))
 
-    def _on_told(self, replica: str, told: Told) -> None:
+    def _on_told(self, replica: str, told: ReplicaUpdate) -> None:
         """Take what a replica tells, in its order of things: ends of engines come first, since what
         is told after them is of those that follow."""
         self._last_progress_s = time.monotonic()
@@ -277,7 +280,7 @@ class ReplicatedEngine:
             idle = [name for name in self._shifts_s if not self._calls.num_at(name)]
             await asyncio.gather(*map(self._collect, idle))
 
-    def _know(self, joined: Joined) -> None:
+    def _know(self, joined: ReplicaIdentity) -> None:
         self._shifts_s[joined.replica] = shift_s(joined.clock_offset_s, clock_offset_s())
 
     async def _collect(self, replica: str) -> None:

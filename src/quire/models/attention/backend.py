@@ -28,7 +28,7 @@ from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
 
 
-class Site(NamedTuple):
+class AttentionSetup(NamedTuple):
     """The place where attention is to run: a device, a codec, the largest head sizes, the
     optimisations that are switched off, and the features that the layers need."""
 
@@ -98,18 +98,18 @@ class RegisteredBackend:
     """
 
     features: frozenset[LayerFeature]
-    why_not: Callable[[Site], str | None]
-    build: Callable[[KVStore, Site], AttentionBackend]
-    scratch_bytes: Callable[[Sequence[LayerFacts], StepLimits, Site], int]
-    log_name: Callable[[Site], str]
+    why_not: Callable[[AttentionSetup], str | None]
+    build: Callable[[KVStore, AttentionSetup], AttentionBackend]
+    scratch_bytes: Callable[[Sequence[LayerFacts], StepLimits, AttentionSetup], int]
+    log_name: Callable[[AttentionSetup], str]
     is_automatic: Callable[[str], bool]
     is_missed: bool = False
 
-    def missing(self, site: Site) -> tuple[LayerFeature, ...]:
+    def missing(self, site: AttentionSetup) -> tuple[LayerFeature, ...]:
         """Return the features that layers at the site need, and it does not compute."""
         return tuple(each for each in LayerFeature if each in site.features - self.features)
 
-    def refusal(self, site: Site) -> str | None:
+    def refusal(self, site: AttentionSetup) -> str | None:
         """Return why it cannot run at a site, in words, or None if it can."""
         missing = self.missing(site)
         return f"it does not compute {', '.join(missing)}" if missing else self.why_not(site)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from pkgutil import resolve_name
 from typing import NamedTuple
 
-from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
+from quire.models.attention.backend import AttentionBackend, AttentionSetup, RegisteredBackend
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import why_not_sizes
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.config import AttentionBackendName, LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
@@ -24,7 +24,7 @@ def registered(name: AttentionBackendName) -> RegisteredBackend:
     return found
 
 
-def choose_attention(requested: AttentionBackendName, site: Site) -> RegisteredBackend:
+def choose_attention(requested: AttentionBackendName, site: AttentionSetup) -> RegisteredBackend:
     """Return the backend to use at a site. Raises ValueError if the requested one cannot run."""
     if requested is AttentionBackendName.AUTO:
         return next(backend for _, backend, why in _tried(site) if why is None)
@@ -47,7 +47,7 @@ def build_attention(
     return choose_attention(requested, site).build(store, site)
 
 
-def attention_name(requested: AttentionBackendName, site: Site) -> str:
+def attention_name(requested: AttentionBackendName, site: AttentionSetup) -> str:
     """Return the backend's name for logs, with what `auto` misses. Raises ValueError if the
     requested one cannot run."""
     name = choose_attention(requested, site).log_name(site)
@@ -70,8 +70,8 @@ class PlannedAttention(NamedTuple):
 
 def plan_attention(
     requested: AttentionBackendName,
-    site: Site,
-    gpu: Device,
+    site: AttentionSetup,
+    gpu: DeviceProperties,
     layers: Sequence[LayerFacts],
     limits: StepLimits,
 ) -> PlannedAttention:
@@ -94,7 +94,7 @@ def plan_attention(
 
 
 def _tried(
-    site: Site,
+    site: AttentionSetup,
 ) -> Iterator[tuple[AttentionBackendName, RegisteredBackend, str | None]]:
     """Yield what `auto` tries, with why each cannot run; the first that can is the last."""
     for name in AttentionBackendName:
@@ -108,10 +108,10 @@ def _tried(
                 return
 
 
-def _site(store: KVStore) -> Site:
+def _site(store: KVStore) -> AttentionSetup:
     keys = [each.elements for each in store.keys]
     values = [each.elements for each in store.values if each is not None]
     head_size, v_head_size = (
         max((each.shape[-1] for each in some), default=0) for some in (keys, values)
     )
-    return Site(keys[0].device, store.codec, head_size, v_head_size)
+    return AttentionSetup(keys[0].device, store.codec, head_size, v_head_size)

@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from quire.models.attention.backend import RegisteredBackend, Site, check_sinks, dense_rows
+from quire.models.attention.backend import (
+    AttentionSetup,
+    RegisteredBackend,
+    check_sinks,
+    dense_rows,
+)
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_codec import Codec
-from quire.models.kv.kv_store import KVStore, Workspace
+from quire.models.kv.kv_store import GatherWorkspace, KVStore
 from quire.models.native import Library, library
 
 NUMBERS = {torch.int8: 1, torch.float8_e4m3fn: 2}
@@ -31,7 +36,7 @@ class CPUAttention:
 
     store: KVStore
     library: Library
-    workspace: Workspace = field(default_factory=Workspace)
+    workspace: GatherWorkspace = field(default_factory=GatherWorkspace)
     calls: dict[int, ctypes.Structure] = field(default_factory=dict)
 
     def begin(self, batch: Batch) -> "CPUStep":
@@ -53,7 +58,7 @@ class CPUAttention:
         return call
 
 
-def why_not(site: Site) -> str | None:
+def why_not(site: AttentionSetup) -> str | None:
     """Return why the kernel cannot run there, in words, or None if it can."""
     if site.device.type != "cpu":
         return f"it runs on CPUs, not on {site.device.type}"
@@ -62,7 +67,7 @@ def why_not(site: Site) -> str | None:
     return "its C++ kernels were not built: see the log" if library() is None else None
 
 
-def _library(site: Site) -> Library:
+def _library(site: AttentionSetup) -> Library:
     built = library()
     assert built is not None, "only where it can run"
     return built.without(site.disabled)

@@ -45,7 +45,7 @@ class DecodeBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class QueryTile:
     """Some queries of a chunk, and the keys that they see.
 
     rows: the queries in the batch. keys: in what the chunk gathers.
@@ -58,7 +58,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TiledChunk:
     """A chunk of several tokens, in tiles.
 
     slots: the slots that its queries attend to; None without earlier context, where its own K and V
@@ -67,21 +67,21 @@ class Chunk:
 
     rows: slice
     slots: Tensor | None
-    tiles: tuple[Tile, ...]
+    tiles: tuple[QueryTile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttentionPlan:
     """The way in which the attention of one KV cache group and pattern is computed in a step."""
 
     buckets: tuple[DecodeBucket, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TiledChunk, ...]
     is_one_bucket: bool
     """One bucket is the whole batch, in its order: no rows need to be gathered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
+class AttentionPlans:
     """The plans of one step, each made for the first layer that needs it.
 
     reads_back: chunks without earlier context also see their K and V as the store has them.
@@ -93,15 +93,17 @@ class Plans:
     dtype: torch.dtype
     reads_back: bool = False
     is_eager: bool = False
-    plans: dict[tuple[int, AttentionPattern, bool], Plan] = field(default_factory=dict)
-    by_layer: dict[tuple[int, int | None, int | None, bool], Plan] = field(default_factory=dict)
+    plans: dict[tuple[int, AttentionPattern, bool], AttentionPlan] = field(default_factory=dict)
+    by_layer: dict[tuple[int, int | None, int | None, bool], AttentionPlan] = field(
+        default_factory=dict
+    )
     triangles: dict[AttentionPattern, Tensor] = field(default_factory=dict)
 
     def is_plain(self, layer: LayerFacts) -> bool:
         """Return whether the layer's softmax is written out."""
         return self.is_eager or is_written_out(layer)
 
-    def get(self, group: int, layer: LayerFacts) -> Plan:
+    def get(self, group: int, layer: LayerFacts) -> AttentionPlan:
         """Return the plan of a layer. A window that no context exceeds counts as none.
 
         Where the softmax is written out, no tile has more queries than QUERY_TILE, and each tile
@@ -116,7 +118,7 @@ class Plans:
             self.by_layer[key] = self._plan(group, pattern, is_plain)
         return self.by_layer[key]
 
-    def _plan(self, group: int, pattern: AttentionPattern, is_plain: bool) -> Plan:
+    def _plan(self, group: int, pattern: AttentionPattern, is_plain: bool) -> AttentionPlan:
         key = group, pattern, is_plain
         if key not in self.plans:
             self.plans[key] = _Planner(self, group, pattern, is_plain).plan()
@@ -168,7 +170,7 @@ def group_by_length(
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    plans: Plans
+    plans: AttentionPlans
     group: int
     pattern: AttentionPattern
     is_plain: bool
@@ -177,7 +179,7 @@ class _Planner:
     def batch(self) -> Batch:
         return self.plans.batch
 
-    def plan(self) -> Plan:
+    def plan(self) -> AttentionPlan:
         starts = self.batch.query_starts
         sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
         singles = [seq for seq, size in enumerate(sizes) if size == 1]
@@ -188,7 +190,7 @@ class _Planner:
             for seqs in group_by_length(singles, seen, max_tokens)
         )
         chunks = tuple(self.chunk(seq) for seq, size in enumerate(sizes) if size > 1)
-        return Plan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
+        return AttentionPlan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
 
     def num_visible(self, seq: int) -> int:
         """Return how many positions the queries of `seq` see together: the last ones."""
@@ -210,7 +212,7 @@ class _Planner:
             mask=mask,
         )
 
-    def chunk(self, seq: int) -> Chunk:
+    def chunk(self, seq: int) -> TiledChunk:
         start, end = self.batch.query_starts[seq : seq + 2]
         length = self.batch.context_lens[seq]
         first, begin = length - (end - start), length - self.num_visible(seq)
@@ -222,11 +224,11 @@ class _Planner:
             slots = self.batch.slots[self.group][start:end]
         row = start - first
         tiles = (
-            Tile(slice(row + low, row + high), slice(seen - begin, high - begin), mask)
+            QueryTile(slice(row + low, row + high), slice(seen - begin, high - begin), mask)
             for low, high in self._cuts(first, length)
             for seen, mask in [self._sees(low, high)]
         )
-        return Chunk(slice(start, end), slots, tuple(tiles))
+        return TiledChunk(slice(start, end), slots, tuple(tiles))
 
     def _cuts(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the positions `first` to `end` in tiles, none across the edge of a local chunk."""

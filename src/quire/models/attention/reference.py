@@ -11,8 +11,8 @@ from functools import partial
 
 from torch import Tensor
 
-from quire.models.attention.backend import RegisteredBackend, Site, check_sinks
-from quire.models.attention.plan import Chunk, DecodeBucket, Plans
+from quire.models.attention.backend import AttentionSetup, RegisteredBackend, check_sinks
+from quire.models.attention.plan import AttentionPlans, DecodeBucket, TiledChunk
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.attention.softmax import (
     attend_fused,
@@ -22,7 +22,7 @@ from quire.models.attention.softmax import (
 )
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts, LayerFeature
-from quire.models.kv.kv_store import KVStore, Workspace
+from quire.models.kv.kv_store import GatherWorkspace, KVStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class ReferenceAttention:
     """
 
     store: KVStore
-    workspace: Workspace = field(default_factory=Workspace)
+    workspace: GatherWorkspace = field(default_factory=GatherWorkspace)
     is_eager: bool = False
 
     def begin(self, batch: Batch) -> "ReferenceStep":
         codec = self.store.codec
-        plans = Plans(
+        plans = AttentionPlans(
             batch,
             self.store.block_size,
             codec.dtype,
@@ -54,8 +54,8 @@ class ReferenceStep:
     """One step of `ReferenceAttention`."""
 
     store: KVStore
-    workspace: Workspace
-    plans: Plans
+    workspace: GatherWorkspace
+    plans: AttentionPlans
 
     def attend(
         self,
@@ -86,7 +86,7 @@ class _Call:
 
     layer: LayerFacts
     store: KVStore
-    workspace: Workspace
+    workspace: GatherWorkspace
     is_plain: bool
     sinks: Tensor | None
 
@@ -100,7 +100,7 @@ class _Call:
         return attend_plainly(self.layer, rows, (keys, values), bucket.mask, self.sinks)[:, 0]
 
     def attend_chunk(
-        self, chunk: Chunk, query: Tensor, new: tuple[Tensor, Tensor], out: Tensor
+        self, chunk: TiledChunk, query: Tensor, new: tuple[Tensor, Tensor], out: Tensor
     ) -> None:
         if chunk.slots is not None:
             keys, values = self._seen(chunk.slots)
@@ -125,7 +125,7 @@ class _Call:
 
 
 def _scratch_bytes(
-    layers: Sequence[LayerFacts], limits: StepLimits, site: Site, *, is_eager: bool
+    layers: Sequence[LayerFacts], limits: StepLimits, site: AttentionSetup, *, is_eager: bool
 ) -> int:
     codec = site.codec
     kind = StepKind(codec.dtype, codec.is_quantised, is_eager, site.device.type)

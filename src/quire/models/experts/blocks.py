@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from quire.models.experts.activations import recognise
 from quire.models.experts.forward import ExpertsForward, ExpertWeights
-from quire.models.experts.launch import GroupedWeight, Routing
+from quire.models.experts.launch import ProductWeight, Routing
 from quire.models.experts.modules import Forward, function_of, gate_by, has_attributes, is_float
 from quire.models.experts.operators import multiply, route
 
@@ -95,7 +95,7 @@ class SortedExperts:
     module: nn.Module
 
     def __call__(self, rows: Tensor, routing: Routing) -> Tensor:
-        return multiply(rows, GroupedWeight((self.module.get_parameter("weight"),), ()), routing)
+        return multiply(rows, ProductWeight((self.module.get_parameter("weight"),), ()), routing)
 
 
 def _sorted(module: nn.Module) -> SortingRouter | SortedExperts | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.experts.activations import Activation
-from quire.models.experts.launch import GroupedWeight, Routing
+from quire.models.experts.launch import ProductWeight, Routing
 from quire.models.experts.operators import combine, multiply, route
 
 
@@ -60,8 +60,8 @@ class ExpertsForward:
         if self.activation is Activation.NONE:
             inner = self.activate(_multiply_each(rows, weights, routing))
         else:
-            inner = multiply(rows, GroupedWeight(*weights.halves, self.activation), routing)
-        products = multiply(inner, GroupedWeight((weights.down,), weights.down_biases), routing)
+            inner = multiply(rows, ProductWeight(*weights.halves, self.activation), routing)
+        products = multiply(inner, ProductWeight((weights.down,), weights.down_biases), routing)
         if self.norm is not None:
             products = self.norm(products)
         out = combine(products, top_k_index, top_k_weights, num_experts)
@@ -71,7 +71,7 @@ class ExpertsForward:
 def _multiply_each(rows: Tensor, weights: ExpertWeights, routing: Routing) -> Tensor:
     """Return the first products side by side."""
     products = [
-        multiply(rows, GroupedWeight((weight,), weights.first_biases[index : index + 1]), routing)
+        multiply(rows, ProductWeight((weight,), weights.first_biases[index : index + 1]), routing)
         for index, weight in enumerate(weights.first)
     ]
     return products[0] if len(products) == 1 else torch.cat(products, dim=1)

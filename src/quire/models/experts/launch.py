@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.models.attention.triton.support import describe
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.experts.activations import Activation
 from quire.models.experts.product_kernel import multiply
 from quire.models.experts.route_kernel import combine, route
@@ -38,7 +38,7 @@ class Routing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedWeight:
+class ProductWeight:
     """The weight [experts, width, size] that a product multiplies by, of any strides, and its bias
     [experts, width]. With an activation there are two of each, gate and up, of equal strides."""
 
@@ -71,7 +71,7 @@ class GroupedWeight:
             "DEPTH": tile.depth,
         }
 
-    def tile(self, num_pairs: int, device: Device) -> ProductTile:
+    def tile(self, num_pairs: int, device: DeviceProperties) -> ProductTile:
         return choose_product_tile(
             self.weights[0].dtype,
             num_pairs,
@@ -92,7 +92,7 @@ def route_pairs(expert_ids: Tensor, num_experts: int) -> Routing:
 
 
 def multiply_grouped(
-    rows: Tensor, weight: GroupedWeight, routing: Routing, tile: ProductTile | None = None
+    rows: Tensor, weight: ProductWeight, routing: Routing, tile: ProductTile | None = None
 ) -> Tensor:
     """Return [P, width], for each pair its row times the weight of its expert, in the weight's
     dtype, added up in float32. `rows` [n, size] has a row for every P / n pairs that follow each

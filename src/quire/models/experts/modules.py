@@ -87,7 +87,7 @@ def _in_rows(forward: Forward, hidden_states: Tensor, *routing: Tensor) -> Tenso
 
 
 @dataclass(frozen=True, slots=True)
-class WithIdentity:
+class IdentityExperts:
     """Replaces experts of which those from `num_routed` on are identities."""
 
     routed: Forward
@@ -105,7 +105,7 @@ def _with_identity(module: nn.Module) -> Forward | None:
         return None
     activate = partial(gate_by, function_of(module, "act_fn"))
     routed = ExpertsForward(module, _read_routed, activate, recognise(activate))
-    return WithIdentity(routed, num_routed)
+    return IdentityExperts(routed, num_routed)
 
 
 def _read_routed(module: nn.Module) -> ExpertWeights:

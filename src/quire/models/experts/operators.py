@@ -8,7 +8,7 @@ from torch import Tensor
 
 from quire.models.experts.activations import Activation
 from quire.models.experts.launch import (
-    GroupedWeight,
+    ProductWeight,
     Routing,
     combine_products,
     multiply_grouped,
@@ -23,7 +23,7 @@ def route(expert_ids: Tensor, num_experts: int) -> Routing:
     return Routing(*torch.ops.quire.route_pairs(expert_ids, num_experts))
 
 
-def multiply(rows: Tensor, weight: GroupedWeight, routing: Routing) -> Tensor:
+def multiply(rows: Tensor, weight: ProductWeight, routing: Routing) -> Tensor:
     """Call `multiply_grouped`."""
     out: Tensor = torch.ops.quire.multiply_grouped(
         rows, list(weight.weights), list(weight.biases), list(routing), int(weight.activation)
@@ -48,7 +48,7 @@ def _multiply(
     routing: Sequence[Tensor],
     activation: int,
 ) -> Tensor:
-    weight = GroupedWeight(weights, biases, Activation(activation))
+    weight = ProductWeight(weights, biases, Activation(activation))
     return multiply_grouped(rows, weight, Routing(*routing))
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 
 MIN_ROWS = 16
 """The minimum tile size of a tensor core."""
@@ -36,7 +36,12 @@ INTERPRETED = ProductTile(rows=32, columns=128, depth=64, num_warps=1, num_stage
 
 
 def choose_product_tile(
-    dtype: torch.dtype, num_pairs: int, num_experts: int, device: Device, *, is_gated: bool
+    dtype: torch.dtype,
+    num_pairs: int,
+    num_experts: int,
+    device: DeviceProperties,
+    *,
+    is_gated: bool,
 ) -> ProductTile:
     """Return the tile for `num_pairs` pairs of a token and an expert.
 

@@ -9,7 +9,7 @@ import torch
 from quire.models.parallel.ranks import Ranks
 
 
-class Outcome(IntEnum):
+class CaptureOutcome(IntEnum):
     """The end of an attempt at a step, from good to bad: it is done, there is no memory for it, or
     no step of its kind can be captured."""
 
@@ -25,10 +25,10 @@ class RefusedByRank(RuntimeError):
         super().__init__("another rank cannot capture it, and its log says why")
 
 
-def worst_outcome(ranks: Ranks | None, own: Outcome) -> Outcome:
+def worst_outcome(ranks: Ranks | None, own: CaptureOutcome) -> CaptureOutcome:
     """Return the worst outcome of `ranks`, which all make the same attempt, or one's `own` where
     there are none. Raises RankLost."""
     if ranks is None:
         return own
     outcomes = ranks.gather(torch.tensor([own], device=ranks.device), [1] * ranks.size)
-    return Outcome(int(outcomes.max()))
+    return CaptureOutcome(int(outcomes.max()))

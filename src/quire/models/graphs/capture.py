@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from quire.cache.sizing import TooLittleMemory
-from quire.models.graphs.agreement import Outcome, RefusedByRank, worst_outcome
+from quire.models.graphs.agreement import CaptureOutcome, RefusedByRank, worst_outcome
 from quire.models.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -261,13 +261,13 @@ def _fits(ranks: Ranks | None, size: int, act: Callable[[int], None]) -> bool:
     otherwise."""
     error = _error_of(partial(act, size))
     outcome = worst_outcome(ranks, _outcome_of(error))
-    if outcome is Outcome.REFUSED:
+    if outcome is CaptureOutcome.REFUSED:
         raise RefusedByRank if error is None or is_out_of_memory(error) else error
-    if outcome is Outcome.NO_MEMORY:
+    if outcome is CaptureOutcome.NO_MEMORY:
         logger.warning(
             "no memory to capture a step of %d tokens: %s", size, error or "on another rank"
         )
-    return outcome is Outcome.DONE
+    return outcome is CaptureOutcome.DONE
 
 
 def _error_of(act: Launch) -> RuntimeError | None:
@@ -279,10 +279,10 @@ def _error_of(act: Launch) -> RuntimeError | None:
     return None
 
 
-def _outcome_of(error: RuntimeError | None) -> Outcome:
+def _outcome_of(error: RuntimeError | None) -> CaptureOutcome:
     if error is None:
-        return Outcome.DONE
-    return Outcome.NO_MEMORY if is_out_of_memory(error) else Outcome.REFUSED
+        return CaptureOutcome.DONE
+    return CaptureOutcome.NO_MEMORY if is_out_of_memory(error) else CaptureOutcome.REFUSED
 
 
 class _Capture:

@@ -22,7 +22,7 @@ INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 NOT_THE_MODEL = (str(Path(torch.__file__).parent), __file__)
 
 
-class Crossings(TorchFunctionMode):
+class HostTransferDetector(TorchFunctionMode):
     """Collects the operations that hand numbers from the host to a device, or from it to the host.
 
     Each may be a copy that waits. `places` has, for each, the function that called it, with its
@@ -55,7 +55,7 @@ class Crossings(TorchFunctionMode):
         return tensor.device.type == self._device_type
 
 
-class Crossing(RuntimeError):
+class HostTransferError(RuntimeError):
     """Raised after a step in which numbers passed between host and device."""
 
     def __init__(self, place: str) -> None:
@@ -65,7 +65,7 @@ class Crossing(RuntimeError):
 def reason(error: RuntimeError) -> str:
     """Return what `error` says and the innermost function outside torch that it passed through,
     with its file, its line and what is written there."""
-    if isinstance(error, Crossing | RefusedByRank):
+    if isinstance(error, HostTransferError | RefusedByRank):
         return str(error)
     place = innermost(list(traceback.walk_tb(error.__traceback__))[::-1])
     return f"{str(error).partition(chr(10))[0]}, in {place}"

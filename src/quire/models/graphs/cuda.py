@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from quire.models.graphs.capture import Launch
-from quire.models.graphs.crossings import Crossing, Crossings
+from quire.models.graphs.crossings import HostTransferDetector, HostTransferError
 from quire.models.parallel.ranks import Ranks
 
 OnPool = Callable[[int, tuple[int, int]], None]
@@ -45,16 +45,16 @@ class CUDADevice:
     @contextmanager
     def refuse_crossings(self) -> Iterator[None]:
         """torch raises where it waits for the device; copies that do not wait, or not as far as
-        torch knows, are found by `Crossings`."""
+        torch knows, are found by `HostTransferDetector`."""
         before = torch.cuda.get_sync_debug_mode()
         _set_sync_debug_mode(2)
         try:
-            with Crossings("cuda") as crossings:
+            with HostTransferDetector("cuda") as crossings:
                 yield
         finally:
             _set_sync_debug_mode(before)
         if crossings.places:
-            raise Crossing(crossings.places[0])
+            raise HostTransferError(crossings.places[0])
 
     def keep_random_state(self) -> Launch:
         """A capture that could not be ended leaves the generator's state in that capture; so the

@@ -13,7 +13,7 @@ from quire.models.attention.triton.inputs import StepInputs
 from quire.models.batch import Batch
 from quire.models.graphs.buffers import Buffers
 from quire.models.graphs.capture import Cut, GraphDevice, Recording
-from quire.models.graphs.recorded import Kind, Recorded, record
+from quire.models.graphs.recorded import CaptureKind, CaptureResult, record
 from quire.models.graphs.sizes import ladder
 from quire.models.hf import HFModel
 
@@ -95,9 +95,9 @@ def record_decode(
     buffers: Buffers,
     device: GraphDevice,
     on_progress: Callable[[int, int], None],
-) -> Recorded:
+) -> CaptureResult:
     """Capture the decode steps of `model`, whose backend is `backend`. Where capturing fails the
     model is as it was."""
     decode = _Decode(model, backend, buffers)
-    kind = Kind("decode steps", ladder(len(buffers.input_ids)), decode.run)
+    kind = CaptureKind("decode steps", ladder(len(buffers.input_ids)), decode.run)
     return record(kind, type(model.module).__name__, device, decode.graphs, on_progress)

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.batch import Batch, StepRows
 from quire.models.block_rows import BlockRows
-from quire.models.graphs.recorded import Recorded, ReplayedSteps
+from quire.models.graphs.recorded import CaptureResult, ReplayedSteps
 from quire.models.hf import HFModel
 
 LAUNCHED = "none"
@@ -60,7 +60,7 @@ class GraphedModel:
         return self._model.forward_with_states(batch)
 
 
-def with_recorded(model: HFModel, *recorded: Recorded) -> HFModel | GraphedModel:
+def with_recorded(model: HFModel, *recorded: CaptureResult) -> HFModel | GraphedModel:
     """Return `model` with its captures; itself if nothing was."""
     kinds = [each.steps for each in recorded if each.steps is not None]
     return GraphedModel(model, kinds) if kinds else model

@@ -13,7 +13,7 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.graphs.capture import Cut, GraphDevice, Recording
 from quire.models.graphs.piece_attention import PieceAttention
-from quire.models.graphs.recorded import Kind, Recorded, record
+from quire.models.graphs.recorded import CaptureKind, CaptureResult, record
 from quire.models.graphs.sizes import num_piece_rows, piece_ladder
 from quire.models.hf import HFModel
 
@@ -132,10 +132,10 @@ def record_pieces(
     buffers: PieceBuffers,
     device: GraphDevice,
     on_progress: Callable[[int, int], None],
-) -> Recorded:
+) -> CaptureResult:
     """Capture steps of `model` in pieces. Where capturing fails the model is as it was."""
     pieces = _Pieces(model, buffers)
-    kind = Kind("steps with prefill", buffers.sizes, pieces.run)
+    kind = CaptureKind("steps with prefill", buffers.sizes, pieces.run)
     return record(kind, type(model.module).__name__, device, pieces.graphs, on_progress)
 
 

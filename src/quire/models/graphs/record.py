@@ -9,7 +9,7 @@ from quire.models.graphs.capture import GraphDevice
 from quire.models.graphs.decode import ReplayableBackend, record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
-from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.recorded import CaptureResult
 from quire.models.graphs.sizes import GraphKinds
 from quire.models.hf import HFModel
 
@@ -28,8 +28,8 @@ class RecordedSteps(NamedTuple):
     requested."""
 
     model: HFModel | GraphedModel
-    decode: Recorded | None
-    pieces: Recorded | None
+    decode: CaptureResult | None
+    pieces: CaptureResult | None
 
 
 def record_steps(

@@ -33,7 +33,7 @@ class ReplayedSteps(Protocol):
         ...
 
 
-class Recorded(NamedTuple):
+class CaptureResult(NamedTuple):
     """A kind of steps, captured where that could be done.
 
     steps: what replays them; None if they are not captured.
@@ -49,7 +49,7 @@ class Recorded(NamedTuple):
     why_not: str = ""
 
 
-class Kind(NamedTuple):
+class CaptureKind(NamedTuple):
     """A kind of steps to capture. `what` names them in logs, in the plural, and `run` computes one
     of a size in tokens."""
 
@@ -59,12 +59,12 @@ class Kind(NamedTuple):
 
 
 def record(
-    kind: Kind,
+    kind: CaptureKind,
     model_name: str,
     device: GraphDevice,
     build: Callable[[Mapping[int, Recording]], ReplayedSteps],
     on_progress: Callable[[int, int], None],
-) -> Recorded:
+) -> CaptureResult:
     """Capture steps in a memory pool of their own and return the result of `build`. A failure is
     undone and logged with its reason."""
     try:
@@ -72,8 +72,8 @@ def record(
     except RuntimeError as error:
         why = reason(error)
         logger.warning("%s launches %s operation by operation: %s", model_name, kind.what, why)
-        return Recorded(None, why_not=why)
+        return CaptureResult(None, why_not=why)
     if not recordings:
-        return Recorded(None, why_not=NO_MEMORY)
+        return CaptureResult(None, why_not=NO_MEMORY)
     num_graphs = sum(each.num_graphs for each in recordings.values())
-    return Recorded(build(recordings), max(recordings), len(recordings), num_graphs)
+    return CaptureResult(build(recordings), max(recordings), len(recordings), num_graphs)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, CopyTime, copy_batches
-from quire.models.kv.copy_queue import AtOnce, CopyQueue, Part
+from quire.models.kv.copy_queue import CopiedBlocks, CopyQueue, SyncCopyQueue
 from quire.models.kv.kv_store import KVStore
 from quire.models.kv.staged_queue import build_staged_queue
 from quire.models.kv.streams import Mark
@@ -40,7 +40,7 @@ class BlockCopier:
     """
 
     queue: CopyQueue
-    leaving: list[Part] = field(default_factory=list)
+    leaving: list[CopiedBlocks] = field(default_factory=list)
     copying: list[Interval] = field(default_factory=list)
     stalls: list[Interval] = field(default_factory=list)
 
@@ -87,7 +87,7 @@ class BlockCopier:
 def build_block_copier(store: KVStore, device: torch.device) -> BlockCopier:
     """Return the copier of a store's blocks on `device`; on a GPU that takes staging memory."""
     if device.type == "cpu":
-        return BlockCopier(AtOnce(store))
+        return BlockCopier(SyncCopyQueue(store))
     return BlockCopier(build_staged_queue(store, device))
 
 

@@ -16,7 +16,7 @@ from quire.models.config import KVCacheDtype
 SMALLEST_SCALE = torch.finfo(torch.bfloat16).tiny
 
 
-class Encoded(NamedTuple):
+class EncodedKV(NamedTuple):
     """`elements` [..., heads, head_size] and, if quantised, `scales` [..., heads], bfloat16."""
 
     elements: Tensor
@@ -45,14 +45,14 @@ class Codec:
     def stored(self) -> torch.dtype:
         return torch.int8 if self.is_quantised else self.dtype
 
-    def encode(self, tensor: Tensor) -> Encoded:
+    def encode(self, tensor: Tensor) -> EncodedKV:
         """Return the stored form of K or V [..., kv heads, head_size].
 
         The scale is amax / peak rounded up to bfloat16, so that no element passes `peak`: the bits
         of a positive float, read as an integer, count upwards with it.
         """
         if self.peak is None:
-            return Encoded(tensor, None)
+            return EncodedKV(tensor, None)
         exact = (tensor.abs().amax(-1).float() / self.peak).clamp_min_(SMALLEST_SCALE)
         near = exact.bfloat16()
         scales = (near.view(torch.int16) + (near < exact)).view(torch.bfloat16)
@@ -60,9 +60,9 @@ class Codec:
         if not self.number.is_floating_point:
             numbers.round_()
         numbers.clamp_(-self.peak, self.peak)
-        return Encoded(numbers.to(self.number).view(torch.int8), scales)
+        return EncodedKV(numbers.to(self.number).view(torch.int8), scales)
 
-    def decode(self, encoded: Encoded, out: Tensor) -> Tensor:
+    def decode(self, encoded: EncodedKV, out: Tensor) -> Tensor:
         """Write numbers times scales to `out`, of the model's dtype, and return it.
 
         That dtype holds the stored numbers exactly. A float16 would not hold the scale, and is

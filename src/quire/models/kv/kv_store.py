@@ -16,7 +16,7 @@ from torch import Tensor
 from quire.cache.layout import Layout
 from quire.models.config import KVSize
 from quire.models.kv.huge_pages import zeros_on_touch
-from quire.models.kv.kv_codec import Codec, Encoded
+from quire.models.kv.kv_codec import Codec, EncodedKV
 from quire.models.kv.pinned import CUDAPages, pinned_zeros
 from quire.models.kv.rows import row_offsets, row_views
 
@@ -24,7 +24,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class GatherWorkspace:
     """Memory for gathered K and V, reused from call to call, one tensor for each dtype.
 
     On a CPU fresh pages cost more than the copy itself. The views that were taken last are kept
@@ -69,8 +69,8 @@ class KVStore:
     block_size: int
     layer_tensors: Mapping[int, tuple[int, int]]
     codec: Codec
-    keys: tuple[Encoded, ...]
-    values: tuple[Encoded | None, ...]
+    keys: tuple[EncodedKV, ...]
+    values: tuple[EncodedKV | None, ...]
     host: Tensor | None = None
 
     @property
@@ -106,7 +106,7 @@ class KVStore:
             if kept.scales is not None and scales is not None:
                 kept.scales.flatten(0, 1).index_copy_(0, slots, scales)
 
-    def read(self, layer: int, slots: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, slots: Tensor, workspace: GatherWorkspace) -> tuple[Tensor, Tensor]:
         """Return the K and V of `slots`, each [len(slots), kv heads, size], in the model's dtype.
 
         They are valid until the next use of the workspace. For a latent layer both are the same
@@ -121,7 +121,9 @@ class KVStore:
             self._gather(each, slots, workspace, out)
         return outs[0], outs[-1]
 
-    def _gather(self, kept: Encoded, slots: Tensor, workspace: Workspace, out: Tensor) -> None:
+    def _gather(
+        self, kept: EncodedKV, slots: Tensor, workspace: GatherWorkspace, out: Tensor
+    ) -> None:
         elements = kept.elements.flatten(0, 1)
         if kept.scales is None:
             torch.index_select(elements, 0, slots, out=out)
@@ -129,7 +131,7 @@ class KVStore:
         (numbers,) = workspace.take(elements, elements.dtype, tuple(out.shape))
         torch.index_select(elements, 0, slots, out=numbers)
         scales = kept.scales.flatten(0, 1).index_select(0, slots)
-        self.codec.decode(Encoded(numbers, scales), out)
+        self.codec.decode(EncodedKV(numbers, scales), out)
 
 
 def build_kv_store(
@@ -147,10 +149,10 @@ def build_kv_store(
             return _zeros_on_touch(shape, dtype, huge_pages)
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    def encoded(num_heads: int, head_size: int) -> Encoded:
+    def encoded(num_heads: int, head_size: int) -> EncodedKV:
         shape = (size.num_blocks, size.block_size, num_heads)
         scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
-        return Encoded(allocate((*shape, head_size), codec.stored), scales)
+        return EncodedKV(allocate((*shape, head_size), codec.stored), scales)
 
     keys = tuple(
         encoded(token_kv.num_kv_heads, token_kv.head_size) for token_kv in layout.token_kvs

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from quire.cache.block_copies import CopyBatch, CopyKind
-from quire.models.kv.copy_queue import Part
+from quire.models.kv.copy_queue import CopiedBlocks
 from quire.models.kv.kv_store import KVStore
 from quire.models.kv.streams import CUDAStream, Mark, Stream
 from quire.models.kv.torch_gatherer import TorchGatherer
@@ -59,7 +59,7 @@ class Streams(NamedTuple):
 
 
 @dataclass(slots=True)
-class Half:
+class StagingHalf:
     """The half of the staging memory from `first_row` on; `free` is where its last use ends."""
 
     first_row: int
@@ -81,7 +81,7 @@ class StagedQueue:
         self._staging = staging
         self._streams = streams
         self._half_rows = len(staging) // 2
-        self._halves = [Half(0), Half(self._half_rows)]
+        self._halves = [StagingHalf(0), StagingHalf(self._half_rows)]
 
     @property
     def computing(self) -> Stream:
@@ -95,19 +95,19 @@ class StagedQueue:
         self._streams.copies.wait(self._streams.kernels.mark())
         return self._streams.copies.mark()
 
-    def copy(self, batch: CopyBatch) -> list[Part]:
+    def copy(self, batch: CopyBatch) -> list[CopiedBlocks]:
         if batch.kind is CopyKind.FORK:
             return [self._fork(batch)]
         assert self._host is not None
         copy = self._copy_out if batch.kind is CopyKind.OUT else self._copy_in
         return [copy(self._host, part) for part in _by_host_row(batch, self._half_rows)]
 
-    def _fork(self, batch: CopyBatch) -> Part:
+    def _fork(self, batch: CopyBatch) -> CopiedBlocks:
         kernels = self._streams.kernels
         kernels.launch(partial(self._gatherer.fork, batch.sources, batch.targets))
-        return Part(batch.targets, kernels.mark())
+        return CopiedBlocks(batch.targets, kernels.mark())
 
-    def _copy_out(self, host: Tensor, batch: CopyBatch) -> Part:
+    def _copy_out(self, host: Tensor, batch: CopyBatch) -> CopiedBlocks:
         _, kernels, copies = self._streams
         half = self._take_half(kernels)
         kernels.launch(partial(self._gatherer.gather, batch.sources, half.first_row))
@@ -117,9 +117,9 @@ class StagedQueue:
             staged = self._staging[half.first_row + row :][:length]
             copies.launch(partial(host[first : first + length].copy_, staged, non_blocking=True))
         half.free = copies.mark()
-        return Part(batch.sources, gathered)
+        return CopiedBlocks(batch.sources, gathered)
 
-    def _copy_in(self, host: Tensor, batch: CopyBatch) -> Part:
+    def _copy_in(self, host: Tensor, batch: CopyBatch) -> CopiedBlocks:
         _, kernels, copies = self._streams
         half = self._take_half(copies)
         for row, first, length in runs(batch.sources):
@@ -128,9 +128,9 @@ class StagedQueue:
         kernels.wait(copies.mark())
         kernels.launch(partial(self._gatherer.scatter, batch.targets, half.first_row))
         half.free = kernels.mark()
-        return Part(batch.targets, half.free)
+        return CopiedBlocks(batch.targets, half.free)
 
-    def _take_half(self, user: Stream) -> Half:
+    def _take_half(self, user: Stream) -> StagingHalf:
         """Return the half that was used longest ago, for `user` to write."""
         self._halves.reverse()
         half = self._halves[0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.config import FORWARD_ERRORS
-from quire.models.graphs.crossings import Crossings
+from quire.models.graphs.crossings import HostTransferDetector
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def _asks(part: nn.Module, kinds: list[str | None]) -> bool:
     """Return whether numbers pass between host and device when the module runs."""
     on_meta = copy.deepcopy(part).to(META)
     x, positions = torch.empty(1, 1, 1, device=META), torch.zeros(1, 1, device=META).long()
-    with Crossings(META.type) as crossings:
+    with HostTransferDetector(META.type) as crossings:
         try:
             for kind in kinds:
                 _call(on_meta, x, positions, kind)

@@ -13,18 +13,18 @@ from quire.models.layers.linears import MIB, PackedLinears, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
 from quire.models.layers.weight_uses import WeightUses
-from quire.models.loading.checks.measure import Measured
+from quire.models.loading.checks.measure import ModuleMeasurement
 from quire.models.loading.checks.noise import NOISES_APART, rounding_noise
 from quire.models.loading.checks.own_text import Loss, OwnText
 from quire.models.loading.checks.packing import distance
 from quire.models.loading.checks.quantised import check_products, log_loss, log_quantised
-from quire.models.loading.kept_weights import Kept, KeptWeights
+from quire.models.loading.kept_weights import PackedWeightsFile, PackingResult
 from quire.models.weights.lazy_weight import widen_all
 
 logger = logging.getLogger(__name__)
 
 
-class Seen(NamedTuple):
+class ModuleBaseline(NamedTuple):
     """A module as it was seen with the weights that were read, by its own attention.
 
     own: logits [rows, vocab_size] of the checks' tokens.
@@ -37,8 +37,8 @@ class Seen(NamedTuple):
     own: Tensor
     uses: WeightUses
     text: OwnText | None
-    file: KeptWeights | None = None
-    kept: Kept | None = None
+    file: PackedWeightsFile | None = None
+    kept: PackingResult | None = None
 
     def keep(self, module: nn.Module, packed: PackedLinears, loss: Loss | None = None) -> None:
         """Keep packed weights for the next load, if there is a file for them."""
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
             self.file.keep(module, packed, loss)
 
 
-class Looked(NamedTuple):
+class InitialCheck(NamedTuple):
     """A first look at a module: logits [rows, vocab_size] of the checks' tokens by its own
     attention, and how far rounding may take logits.
 
@@ -61,9 +61,9 @@ class Looked(NamedTuple):
 def look(
     module: nn.Module,
     own_logits: Callable[[], Tensor],
-    seen: Seen,
+    seen: ModuleBaseline,
     kernels: ModelKernels | None,
-) -> Looked:
+) -> InitialCheck:
     """Pack the linear weights for kernels that are exact, so that a weight which is stored in fewer
     bits is widened once and not by each forward of the checks, and return a look at the module.
     """
@@ -78,18 +78,18 @@ def look(
             apart = distance(found, seen.own)
             if apart <= bound:
                 seen.keep(module, packed)
-                return Looked(found, bound)
+                return InitialCheck(found, bound)
             why = _too_far(apart, bound)
         except UnsupportedModel as error:
             why = str(error)
         packed.undo()
         left_out = [_unpacked(packed, why)]
     bound = NOISES_APART * rounding_noise(module, own_logits, seen.own)
-    return Looked(seen.own, bound, _left_out(left_out))
+    return InitialCheck(seen.own, bound, _left_out(left_out))
 
 
 def use_kernels(
-    measured: Measured, kernels: ModelKernels, bound: float, seen: Seen
+    measured: ModuleMeasurement, kernels: ModelKernels, bound: float, seen: ModuleBaseline
 ) -> tuple[str, ...]:
     """Quantise the linear weights if the kernels do, and replace modules by fused ones.
 
@@ -114,7 +114,7 @@ def use_kernels(
     return _left_out(left_out)
 
 
-def use_experts(measured: Measured, bound: float) -> str:
+def use_experts(measured: ModuleMeasurement, bound: float) -> str:
     """Choose the kernels of experts, and return their name for logs."""
     loaded = measured.loaded
     if not has_experts(loaded.module):
@@ -126,7 +126,7 @@ def use_experts(measured: Measured, bound: float) -> str:
     )
 
 
-def why_not(measured: Measured, expected: Tensor, bound: float) -> str | None:
+def why_not(measured: ModuleMeasurement, expected: Tensor, bound: float) -> str | None:
     """Return why the model, as its modules are now, does not give the `expected` logits, or
     None."""
     try:
@@ -141,7 +141,7 @@ def _too_far(apart: float, bound: float) -> str:
 
 
 def _quantised(
-    measured: Measured, kernels: ModelKernels, bound: float, seen: Seen
+    measured: ModuleMeasurement, kernels: ModelKernels, bound: float, seen: ModuleBaseline
 ) -> tuple[Tensor, float]:
     """Quantise the linear weights unless they were kept so, check and log them, and return the
     logits over them and how far rounding takes these."""

@@ -42,7 +42,7 @@ MAX_WRITE_S = 600.0
 UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError)
 
 
-class Kept(NamedTuple):
+class PackingResult(NamedTuple):
     """The packed weights of a file, and the loss of their quantization, if known."""
 
     packed: PackedLinears
@@ -50,12 +50,12 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptWeights:
+class PackedWeightsFile:
     """The file of one model's packed weights; its name says which model, kernels and version."""
 
     path: Path
 
-    def adopt(self, module: nn.Module, kernels: ModelKernels) -> Kept | None:
+    def adopt(self, module: nn.Module, kernels: ModelKernels) -> PackingResult | None:
         """Give a module the weights of the file. Returns None without a file, or, after a warning,
         if it is unusable."""
         began = time.monotonic()
@@ -74,7 +74,7 @@ class KeptWeights:
             time.monotonic() - began,
             self.path,
         )
-        return Kept(packed, loss)
+        return PackingResult(packed, loss)
 
     def keep(self, module: nn.Module, packed: PackedLinears, loss: Loss | None) -> None:
         """Write the packed weights of a module as they are before any are joined. A warning says

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name, build_attention, choose_attention
 from quire.models.attention.hook import AttentionContext
 from quire.models.attention.scratch import StepLimits
@@ -78,11 +78,13 @@ class LoadedModel:
         attention = choose_attention(options.attention, site)
         return attention.scratch_bytes(self.facts.layers, limits, site)
 
-    def site(self, options: KVOptions) -> Site:
-        """Return the `Site` where its attention runs."""
+    def site(self, options: KVOptions) -> AttentionSetup:
+        """Return the `AttentionSetup` where its attention runs."""
         layers = self.facts.layers
         codec = choose_codec(options.dtype, self.kv_dtype)
         head_size = max(layer.head_size for layer in layers)
         v_head_size = max(layer.v_head_size for layer in layers)
         features = frozenset().union(*(layer.features for layer in layers))
-        return Site(self.device, codec, head_size, v_head_size, options.disabled, features)
+        return AttentionSetup(
+            self.device, codec, head_size, v_head_size, options.disabled, features
+        )

@@ -31,14 +31,20 @@ from quire.models.layers.weight_uses import WeightUses
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.checks.extent import refuse_more_layers, refuse_more_weights
-from quire.models.loading.checks.measure import Measured, measure, own_logits
+from quire.models.loading.checks.measure import ModuleMeasurement, measure, own_logits
 from quire.models.loading.checks.own_text import read_own_text
 from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
 from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
-from quire.models.loading.fast_paths import Looked, Seen, look, use_experts, use_kernels
-from quire.models.loading.kept_weights import KeptWeights
+from quire.models.loading.fast_paths import (
+    InitialCheck,
+    ModuleBaseline,
+    look,
+    use_experts,
+    use_kernels,
+)
+from quire.models.loading.kept_weights import PackedWeightsFile
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.state_dict import has_parts
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
@@ -76,7 +82,7 @@ def load_model(
     folder = locate(source, on_progress)
     checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     if source.packed_file is not None:
-        checkpoint = replace(checkpoint, kept=KeptWeights(source.packed_file))
+        checkpoint = replace(checkpoint, kept=PackedWeightsFile(source.packed_file))
     return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
@@ -157,7 +163,7 @@ class _Checkpoint:
     skeleton: "PreTrainedModel | None"
     layers: Mapping[int, LayerFacts] = field(default_factory=dict)
     is_checked: bool = False
-    kept: KeptWeights | None = None
+    kept: PackedWeightsFile | None = None
 
 
 class CodeFacts(NamedTuple):
@@ -223,7 +229,7 @@ def _see(
     config: "PretrainedConfig",
     module: "PreTrainedModel",
     kernels: ModelKernels | None,
-) -> Seen:
+) -> ModuleBaseline:
     """Run the module by its own attention, over packed weights where an earlier load has kept
     them. Raises CheckpointError or FailedCheck."""
     from quire.models.loading import pretrained
@@ -233,10 +239,10 @@ def _see(
     with WeightUses() as uses:
         own = _own_logits(folder, config, module)
     if kept is not None or kernels is None or kernels.are_exact:
-        return Seen(own, uses, None, file, kept)
+        return ModuleBaseline(own, uses, None, file, kept)
     with uses, pretrained.own_attention(module):
         text = read_own_text(folder, module, max_model_len(config))
-        return Seen(own, uses, text, file)
+        return ModuleBaseline(own, uses, text, file)
 
 
 def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedModel") -> Tensor:
@@ -251,8 +257,8 @@ def _own_logits(folder: Path, config: "PretrainedConfig", module: "PreTrainedMod
 
 
 def _measured(
-    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", looked: Looked
-) -> Measured:
+    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", looked: InitialCheck
+) -> ModuleMeasurement:
     """Return the model, measured and found right."""
     from quire.models.loading import pretrained
 

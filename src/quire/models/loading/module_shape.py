@@ -23,7 +23,7 @@ def top_k_of(config: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ModuleCalls:
     """The modules that a forward has called, by `id`."""
 
     ids: set[int] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ModuleFacts:
     """The facts of a module that its own weights do not tell.
 
     num_heads: the query heads of each layer, by its index.
@@ -61,13 +61,13 @@ class Seen:
     """
 
     num_heads: Mapping[int, int]
-    calls: Calls
+    calls: ModuleCalls
     packed: Mapping[int, int]
     top_k: int
     kv_options: KVOptions
 
 
-def shape_of(module: nn.Module, facts: ModelFacts, seen: Seen) -> ModelShape:
+def shape_of(module: nn.Module, facts: ModelFacts, seen: ModuleFacts) -> ModelShape:
     """Return the shape of a model."""
     dense, heads, experts = _Weights(seen.packed), _Weights(seen.packed), _Weights(seen.packed)
     kinds: Counter[tuple[int, int]] = Counter()
@@ -134,7 +134,7 @@ def _head(module: nn.Module) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
-def _attention(facts: ModelFacts, seen: Seen) -> tuple[AttentionShape, ...]:
+def _attention(facts: ModelFacts, seen: ModuleFacts) -> tuple[AttentionShape, ...]:
     """Return the layers by how they attend."""
     sizes = seen.kv_options.element_bytes(facts.dtype_bytes)
     kinds: dict[AttentionShape, int] = {}

@@ -19,10 +19,10 @@ from quire.models.hf import attach_hook, attention_modules, prepare
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
-from quire.models.loading.checks.probe import Record, RecordingHook
+from quire.models.loading.checks.probe import ProbeRecord, RecordingHook
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loaded_model import LoadedModel
-from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
+from quire.models.loading.module_shape import ModuleCalls, ModuleFacts, shape_of, top_k_of
 from quire.models.loading.peak_memory import PeakMemory
 from quire.models.loading.safetensors.stored_tensors import StoredTensor
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
@@ -128,7 +128,7 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         shard_module(module, plan, WeightlessRanks(options.num_ranks))
     linears, heads = ((), ()) if (k := options.kernels) is None else (k.linears, k.heads)
     packed = planned_bytes(module, linears, stored, heads, _forms(module, read_headers(folder)))
-    run = _Run(module, Record(text.model_type, layering(text)))
+    run = _Run(module, ProbeRecord(text.model_type, layering(text)))
     num_tokens = min(options.num_tokens, max_model_len(text))
     top_k = top_k_of(text)
     step_bytes, vocab_size = run.forward(num_tokens, top_k)
@@ -146,7 +146,9 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
     return Outline(
         LoadedModel(module, AttentionContext(), facts, chosen, options.device),
         weight_bytes,
-        shape_of(module, facts, Seen(run.num_heads, run.calls, packed, top_k, options.kv_options)),
+        shape_of(
+            module, facts, ModuleFacts(run.num_heads, run.calls, packed, top_k, options.kv_options)
+        ),
         num_tokens,
         step_bytes,
     )
@@ -169,9 +171,9 @@ class _Run:
     """One forward pass of a module on the meta device, and its findings."""
 
     module: "PreTrainedModel"
-    record: Record
+    record: ProbeRecord
     num_heads: dict[int, int] = field(default_factory=dict)
-    calls: Calls = field(default_factory=Calls)
+    calls: ModuleCalls = field(default_factory=ModuleCalls)
 
     def forward(self, num_tokens: int, top_k: int) -> tuple[int, int]:
         """Run the module over `num_tokens`, and return the bytes at the peak and the number of

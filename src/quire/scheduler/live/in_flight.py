@@ -6,7 +6,7 @@ from quire.scheduler.request import Request
 from quire.scheduler.running import RunningSet
 
 
-class InFlight:
+class InFlightRequests:
     """The requests of one scheduler, whose `cache` has their blocks."""
 
     def __init__(self, running: RunningSet, waiting: WaitingQueue, cache: KVCache) -> None:

@@ -7,7 +7,7 @@ from quire.cache.live.block_watch import HolderSet
 from quire.scheduler.request import Event
 
 
-class Phase(IntEnum):
+class RequestPhase(IntEnum):
     """The phases of a request. A `PREEMPTED` or `SWAPPED` request waits again."""
 
     QUEUED = 0
@@ -35,7 +35,7 @@ class LiveProgress(NamedTuple):
     """
 
     number: int
-    phase: Phase
+    phase: RequestPhase
     num_computed: int
     num_outputs: int
     num_preemptions: int

@@ -8,19 +8,19 @@ whether anyone looks.
 from typing import TypeAlias
 
 from quire.cache.live.block_watch import BlockWatch, Holder
-from quire.scheduler.live.in_flight import InFlight
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, Phase
+from quire.scheduler.live.in_flight import InFlightRequests
+from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, RequestPhase
 from quire.scheduler.request import Event, Request
 
 MAX_WAITING = 256
 """The maximum number of waiting requests in a frame; further ones are only counted."""
-_Told: TypeAlias = tuple[int, int, Event, Phase]
+_Told: TypeAlias = tuple[int, int, Event, RequestPhase]
 
 
 class LiveWatch:
     """Follows one scheduler from its first frame on, which is whole."""
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlightRequests) -> None:
         self._in_flight = in_flight
         self._blocks = BlockWatch(in_flight.cache)
         self._numbers: dict[str, int] = {}
@@ -39,7 +39,7 @@ class LiveWatch:
             number = numbers[request.new.id] = self._number(request, entered)
             holders.append(Holder(number, request.admitted_step, request.table))
             is_decoding = request.first_token_s is not None
-            phase = Phase.DECODE if is_decoding else Phase.PREFILL
+            phase = RequestPhase.DECODE if is_decoding else RequestPhase.PREFILL
             self._tell(number, phase, request, progress)
         for request in waiting:
             number = numbers[request.new.id] = self._number(request, entered)
@@ -73,7 +73,7 @@ class LiveWatch:
         return number
 
     def _tell(
-        self, number: int, phase: Phase, request: Request, progress: list[LiveProgress]
+        self, number: int, phase: RequestPhase, request: Request, progress: list[LiveProgress]
     ) -> None:
         """Add the progress of a request, unless it is unchanged. Each has an event: that it was
         queued."""
@@ -97,7 +97,7 @@ class LiveWatch:
         )
 
 
-def _phase_of_waiting(request: Request) -> Phase:
+def _phase_of_waiting(request: Request) -> RequestPhase:
     if request.table.swap is not None:
-        return Phase.SWAPPED
-    return Phase.QUEUED if request.admitted_s is None else Phase.PREEMPTED
+        return RequestPhase.SWAPPED
+    return RequestPhase.QUEUED if request.admitted_s is None else RequestPhase.PREEMPTED

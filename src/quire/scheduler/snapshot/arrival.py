@@ -14,7 +14,7 @@ STOP_TOKEN = 2
 _ANOTHER = SharingTerms(b"another")
 
 
-class Arrival(NamedTuple):
+class ArrivalSnapshot(NamedTuple):
     """A new request without its tokens. Instead of its tenant it has a number, which equal tenants
     share; `fork_differs` says that its source had another prompt."""
 
@@ -33,9 +33,9 @@ class Arrival(NamedTuple):
     pins_prompt: bool = False
 
 
-def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> Arrival:
+def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> ArrivalSnapshot:
     """Return the facts of a request that the scheduler reads."""
-    return Arrival(
+    return ArrivalSnapshot(
         new.id,
         len(new.prompt_token_ids),
         new.stopping.max_tokens,
@@ -52,7 +52,7 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
     )
 
 
-def request_of(arrival: Arrival) -> NewRequest:
+def request_of(arrival: ArrivalSnapshot) -> NewRequest:
     """Return a request that the scheduler treats like the recorded one."""
     return NewRequest(
         arrival.id,

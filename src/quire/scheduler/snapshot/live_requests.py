@@ -6,7 +6,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.scheduler import Scheduler
 
 
-class LiveRequest(NamedTuple):
+class LiveRequestSnapshot(NamedTuple):
     """A request as it is; `last` is the last reason of its timeline, and `num_blocks` what it holds
     on the device."""
 
@@ -21,11 +21,11 @@ class LiveRequest(NamedTuple):
     last: Reason
 
 
-def live_requests(scheduler: Scheduler) -> list[LiveRequest]:
+def live_requests(scheduler: Scheduler) -> list[LiveRequestSnapshot]:
     """Return the running requests in their order, then the waiting ones in order of arrival."""
     waiting = [each for each in scheduler._requests.values() if each not in scheduler._running]
     return [
-        LiveRequest(
+        LiveRequestSnapshot(
             each.id,
             each in scheduler._running,
             each.arrived_s,

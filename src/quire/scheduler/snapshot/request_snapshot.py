@@ -6,14 +6,14 @@ from quire.cache.block_table import BlockTable
 from quire.cache.snapshot.cache_snapshot import TableSnapshot
 from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, Request, SortKey
-from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, Arrival, arrival_of, request_of
+from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, ArrivalSnapshot, arrival_of, request_of
 
 
 class RequestSnapshot(NamedTuple):
     """A request as it is; the fields are those of `Request`, and `last` is the last reason of its
     timeline. `is_running` is False for a waiting request."""
 
-    arrival: Arrival
+    arrival: ArrivalSnapshot
     table: TableSnapshot
     is_running: bool
     num_tokens: int

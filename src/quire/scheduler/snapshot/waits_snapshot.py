@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from quire.cache.snapshot.digest_numbers import DigestNumbers, digest_of
-from quire.scheduler.prefix_waits import Awaited, PrefixWaits, ScheduledChunk
+from quire.scheduler.prefix_waits import PrefixWait, PrefixWaits, ScheduledChunk
 from quire.scheduler.request import Request
 
 
-class AwaitedSnapshot(NamedTuple):
-    """The request that waits, and the fields of `Awaited`."""
+class PrefixWaitSnapshot(NamedTuple):
+    """The request that waits, and the fields of `PrefixWait`."""
 
     request_id: str
     num_tokens: int
@@ -24,7 +24,7 @@ class WaitsSnapshot(NamedTuple):
 
     computing: list[tuple[int, str]]
     scheduled: list[tuple[str, list[tuple[int, list[int]]]]]
-    awaited: list[AwaitedSnapshot]
+    awaited: list[PrefixWaitSnapshot]
     num_steps: list[tuple[str, int]]
 
 
@@ -43,7 +43,7 @@ def snapshot_waits(waits: PrefixWaits, numbers: DigestNumbers) -> WaitsSnapshot:
             for request, chunks in waits._scheduled.items()
         ],
         [
-            AwaitedSnapshot(
+            PrefixWaitSnapshot(
                 request.id, each.num_tokens, each.num_found, each.num_blocks, number, each.other
             )
             for (request, each), number in awaited
@@ -66,7 +66,7 @@ def restore_waits(
         ]
     for each in snapshot.awaited:
         key = digest_of(each.number)
-        waits._awaited[requests[each.request_id]] = Awaited(
+        waits._awaited[requests[each.request_id]] = PrefixWait(
             each.num_tokens, each.num_found, each.num_blocks, key, each.other
         )
     for request_id, num_steps in snapshot.num_steps:

@@ -57,7 +57,7 @@ def added(before: TenantUsage, more: TenantUsage) -> TenantUsage:
 
 
 @dataclass(slots=True)
-class Usage:
+class UsageTotals:
     """The counts of `TenantUsage`, of one tenant or of all, while they grow."""
 
     num_prompt_tokens: int = 0
@@ -86,7 +86,7 @@ _COUNTS = attrgetter(*_NAMES)
 
 
 @dataclass(slots=True)
-class Generated:
+class GeneratedTokens:
     """The generated tokens of one tenant's live requests; `num_tokens` are unreported."""
 
     num_tokens: int = 0
@@ -98,23 +98,23 @@ class UsageLedger:
 
     def __init__(self) -> None:
         self._num_generated = 0
-        self._generated: dict[str, Generated] = {}
-        self._total = Usage()
-        self._untold: dict[str, Usage] = {}
+        self._generated: dict[str, GeneratedTokens] = {}
+        self._total = UsageTotals()
+        self._untold: dict[str, UsageTotals] = {}
 
     @property
-    def total(self) -> Usage:
+    def total(self) -> UsageTotals:
         """The counts of all tenants since the start."""
         num_untold = sum(each.num_tokens for each in self._generated.values())
         self._total.num_generation_tokens = self._num_generated + num_untold
         return self._total
 
-    def open(self, tenant: str) -> Generated:
+    def open(self, tenant: str) -> GeneratedTokens:
         """Return the counter of generated tokens for a new request of the tenant, until it is
         closed."""
         generated = self._generated.get(tenant)
         if generated is None:
-            generated = self._generated[tenant] = Generated()
+            generated = self._generated[tenant] = GeneratedTokens()
         generated.num_requests += 1
         return generated
 
@@ -127,11 +127,11 @@ class UsageLedger:
             self._num_generated += generated.num_tokens
             del self._generated[tenant]
 
-    def accounts(self, tenant: str) -> tuple[Usage, Usage]:
+    def accounts(self, tenant: str) -> tuple[UsageTotals, UsageTotals]:
         """Return the two accounts for a tenant's usage: the total, and its own."""
         own = self._untold.get(tenant)
         if own is None:
-            own = self._untold[tenant] = Usage()
+            own = self._untold[tenant] = UsageTotals()
         return self._total, own
 
     def take(self) -> UsageUpdate:

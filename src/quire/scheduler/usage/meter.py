@@ -22,7 +22,7 @@ TELL_ALL_NS = NS_PER_S
 
 
 @dataclass(slots=True)
-class Occupied:
+class TenantOccupancy:
     """The current use of a tenant, and by kind the offset of its use since the last report."""
 
     num_blocks: int = 0
@@ -48,7 +48,7 @@ class UsageMeter:
         self._ledger = ledger
         self._device, self._host = cache.charges
         self._waiting = waiting.changes
-        self._occupied: dict[str, Occupied] = {}
+        self._occupied: dict[str, TenantOccupancy] = {}
         self._now = 0.0
         self._now_ns = 0
         self._told_all_ns = 0
@@ -98,10 +98,10 @@ class UsageMeter:
                     self._end_if_nothing(tenant)
             changes.clear()
 
-    def _of(self, tenant: str) -> Occupied:
+    def _of(self, tenant: str) -> TenantOccupancy:
         occupied = self._occupied.get(tenant)
         if occupied is None:
-            occupied = self._occupied[tenant] = Occupied()
+            occupied = self._occupied[tenant] = TenantOccupancy()
         return occupied
 
     def _end_if_nothing(self, tenant: str) -> None:
@@ -111,7 +111,7 @@ class UsageMeter:
             self._charge(tenant, occupied)
             del self._occupied[tenant]
 
-    def _charge(self, tenant: str, occupied: Occupied) -> None:
+    def _charge(self, tenant: str, occupied: TenantOccupancy) -> None:
         """Charge a tenant for its use until now."""
         now_ns, (total, own) = self._now_ns, self._ledger.accounts(tenant)
         if occupied.num_blocks or occupied.block_offset_ns:

@@ -18,7 +18,7 @@ from quire.engines.protocol import OpenEngine
 from quire.server.apis.batches.line_runner import LineRunner
 from quire.server.apis.batches.queue import BatchQueue
 from quire.server.apis.batches.routes import Batches
-from quire.server.apis.batches.store import StoreLimits, open_store
+from quire.server.apis.batches.store import BatchStoreLimits, open_store
 from quire.server.apis.prefixes.shared_file import load_shared_prefixes
 from quire.server.apis.routing import share
 from quire.server.app.apis import ROUTE_PATHS, ROUTERS
@@ -43,7 +43,7 @@ from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
-from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
+from quire.server.tenancy.tenants import ARRIVAL, IncomingRequest, build_tenants
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def build_queue(service: Service) -> BatchQueue | None:
     config = service.config
     if config.batch_dir is None:
         return None
-    limits = StoreLimits(config.batch_quota)
+    limits = BatchStoreLimits(config.batch_quota)
     return BatchQueue(open_store(Path(config.batch_dir), limits, service.sources.now), service)
 
 
@@ -218,7 +218,7 @@ def _methods_of(request: Request) -> set[str]:
 
 def _error_response(request: Request, error: RequestError) -> Response:
     arrival = request.scope.get(ARRIVAL)
-    if not isinstance(arrival, Arrival):
+    if not isinstance(arrival, IncomingRequest):
         return error_response(error, request.scope["path"], "")
     if arrival.figures is not None:
         arrival.figures.fail(error.code, known_part(error.param))

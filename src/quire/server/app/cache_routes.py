@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.cache.prefix_miss import Miss, MissKind
-from quire.engine.orders import Probe
-from quire.engines.process.token_stream import EngineDown, Refused
+from quire.cache.prefix_miss import MissKind, PrefixMiss
+from quire.engine.orders import PrefixQuery
+from quire.engines.process.token_stream import EngineDown, RequestRefused
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.server.apis.descriptions import TOKENIZES, WARNINGS, json_body, responses
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
@@ -40,8 +40,8 @@ async def probe(request: Request) -> Response:
     tenant = arrival_of(request).tenant
     sharing = sharing_terms(asked.cache_salt, prompt.token_ids, serving, tenant)
     try:
-        found = await serving.model.engine.ask(Probe(prompt.token_ids, sharing))
-    except Refused as refused:
+        found = await serving.model.engine.ask(PrefixQuery(prompt.token_ids, sharing))
+    except RequestRefused as refused:
         raise Overloaded(f"Try again: {refused}.", None) from None
     except EngineDown as down:
         raise EngineGone(f"The engine is down: {down}") from None
@@ -62,5 +62,5 @@ def _shown(found: PrefixProbe, *, are_apart: bool) -> CacheMiss | None:
     if miss is None:
         return None
     if are_apart and miss.kind is MissKind.SALT:
-        miss = Miss(MissKind.NEW, found.num_cached)
+        miss = PrefixMiss(MissKind.NEW, found.num_cached)
     return CacheMiss(miss.kind, miss.number)

@@ -27,7 +27,7 @@ from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
 from quire.server.tenancy.rates import RATES
 from quire.server.tenancy.request_log import RequestFigures, as_text
-from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
+from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, IncomingRequest
 
 logger = logging.getLogger("quire.access")
 
@@ -76,7 +76,7 @@ class RequestMiddleware:
             elif tenant is None:
                 await exchange.refuse(_NO_KEY, receive)
             else:
-                scope[ARRIVAL] = Arrival(
+                scope[ARRIVAL] = IncomingRequest(
                     tenant, exchange.id, exchange.began_s, exchange.trace, exchange.figures
                 )
                 with used_model(scope):

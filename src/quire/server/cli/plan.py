@@ -15,7 +15,7 @@ from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import add_planned_options, read_config
 from quire.server.config import InvalidOption
-from quire.workbench.planning.plan import Lengths, Plan, PlanRequest, build_plan
+from quire.workbench.planning.plan import PlanRequest, RequestLengths, ServingPlan, build_plan
 from quire.workbench.planning.report import diff_lines, lines_of
 from quire.workbench.simulation.cost.cost_file import save_cost
 from quire.workbench.simulation.cost.devices import DeviceError
@@ -45,7 +45,7 @@ def run_plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int
     return 0 if all(each.facts is not None for each in plans) else FAILED_START
 
 
-def _plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Plan:
+def _plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServingPlan:
     """Return the plan that arguments ask for. Raises InvalidOption, and what `build_plan` does."""
     flags = {name: value for name, value in arguments.items() if name not in OWN}
     config = read_config(flags, environ)
@@ -61,13 +61,13 @@ def _plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Plan:
                 "num_input_tokens": arguments["input_tokens"],
                 "num_output_tokens": arguments["output_tokens"],
             },
-            Lengths,
+            RequestLengths,
         ),
     )
     return build_plan(request, config.model.engine)
 
 
-def _write_cost(plan: Plan, path: object) -> None:
+def _write_cost(plan: ServingPlan, path: object) -> None:
     """Write the cost of a plan's steps where it is wanted; there is none of what would not start.
     Raises OSError."""
     if isinstance(path, Path) and plan.cost is not None:

@@ -26,7 +26,7 @@ from quire.server.config import ServerConfig
 from quire.server.sources import Sources
 
 
-class Job(NamedTuple):
+class BatchJob(NamedTuple):
     """A batch file that was found good, and the file of its answers."""
 
     lines: Path
@@ -40,7 +40,7 @@ def run_batch(arguments: Mapping[str, object], config: ServerConfig) -> int:
     try:
         index = check_lines(lines, LineLimits(config.max_body_bytes))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(Job(lines, answers, index), config))
+            return runner.run(_run(BatchJob(lines, answers, index), config))
     except FileRefused as error:
         print(f"quire run-batch: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -52,7 +52,7 @@ def run_batch(arguments: Mapping[str, object], config: ServerConfig) -> int:
 AGAIN = "what was answered is kept, and the same command goes on from there"
 
 
-async def _run(job: Job, config: ServerConfig) -> int:
+async def _run(job: BatchJob, config: ServerConfig) -> int:
     """Run a job until it is done or a signal comes."""
     signals: list[int] = []
     working = asyncio.ensure_future(_work(job, config))
@@ -78,7 +78,7 @@ async def _run(job: Job, config: ServerConfig) -> int:
     return 0
 
 
-async def _work(job: Job, config: ServerConfig) -> FileResult:
+async def _work(job: BatchJob, config: ServerConfig) -> FileResult:
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     starter = EngineStarter(has_standby=False)
     service = build_service(config, opener(config.supervision, starter), sources)

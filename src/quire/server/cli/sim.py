@@ -36,17 +36,17 @@ from quire.workbench.simulation.cost.fit import TooFewSteps
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.figures import Objective, figures_of
 from quire.workbench.simulation.plot import draw
-from quire.workbench.simulation.sim_report import Run, SimReport, fit_lines, lines_of_report
+from quire.workbench.simulation.sim_report import SimReport, SimRun, fit_lines, lines_of_report
 from quire.workbench.simulation.simulation import (
     Costs,
     EngineSetup,
-    Load,
-    Simulated,
+    SimLoad,
     Simulation,
+    SimulationResult,
     scheduler_of,
     setup_of,
 )
-from quire.workbench.simulation.sweep import Swept, grid_of, sweep
+from quire.workbench.simulation.sweep import SweepResult, grid_of, sweep
 from quire.workbench.simulation.traces.read import Trace, read_trace
 from quire.workbench.simulation.traces.trace_error import TraceError
 from quire.workbench.simulation.traces.traced_request import assigned, sped_up
@@ -131,7 +131,7 @@ def _simulated(flags: argparse.Namespace, progress: Progress) -> list[str]:
         swept = _swept(flags, base, objective, progress)
         return _finished(flags, replaced(report, swept=tuple(swept)))
     outcomes = _outcomes(flags, cost, base, trace, progress)
-    runs = tuple(Run(name, figures_of(each, objective)) for name, each in outcomes)
+    runs = tuple(SimRun(name, figures_of(each, objective)) for name, each in outcomes)
     report = replaced(report, runs=runs, schedule=_schedule(trace))
     if flags.plot is not None:
         draw(f"{report.trace}, {cost.model}, {cost.machine}", outcomes, flags.plot)
@@ -174,7 +174,7 @@ def _simulation(flags: argparse.Namespace, cost: CostFile, trace: Trace) -> Simu
         num_priorities=flags.priorities,
         seed=flags.seed,
     )
-    load = Load(sped_up(drawn, flags.speed_up), trace.load.concurrency)
+    load = SimLoad(sped_up(drawn, flags.speed_up), trace.load.concurrency)
     ratios = () if cost.fit is None else cost.fit.ratios
     server = cost.server if trace.run is None else ServerCost()
     costs = Costs(FittedCost(cost.step), cost.gap, server, ratios)
@@ -214,7 +214,7 @@ def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
 
 def _outcomes(
     flags: argparse.Namespace, cost: CostFile, base: Simulation, trace: Trace, progress: Progress
-) -> list[tuple[str, Simulated]]:
+) -> list[tuple[str, SimulationResult]]:
     """Return the outcome of each policy and each number of engines for prompts, behind that of the
     recorded run, if there is one."""
     found = [] if trace.run is None else [(RECORDED, recorded_outcome(trace.run))]
@@ -255,7 +255,7 @@ def _schedule(trace: Trace) -> str:
 
 def _swept(
     flags: argparse.Namespace, base: Simulation, objective: Objective, progress: Progress
-) -> list[Swept]:
+) -> list[SweepResult]:
     grid = grid_of(base.engine.scheduler, flags.policy)
 
     def show(done: int) -> None:

@@ -3,8 +3,15 @@ model, the same for every API. An API has checked the types and ranges of its ow
 
 from collections.abc import Sequence
 
-from quire.server.errors import NOT_FOUND, ContextTooLong, Lengths, RequestError
-from quire.server.generation.input import ChatInput, Input, Message, OutputOptions, TextInput, Tool
+from quire.server.errors import NOT_FOUND, ContextLengths, ContextTooLong, RequestError
+from quire.server.generation.input import (
+    ChatInput,
+    Input,
+    InputMessage,
+    InputTool,
+    OutputOptions,
+    TextInput,
+)
 from quire.server.http.endpoints import EMBEDDINGS, RERANK, SCORE
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.formats import ToolFormat, ToolFormatName
@@ -111,7 +118,7 @@ def prompt_too_long(num_tokens: int, field: str, most: int, why: str) -> Request
     return ContextTooLong(
         f"The model's context is {most} tokens and '{field}' has {num_tokens}: {why}.",
         param=field,
-        lengths=Lengths(most, num_tokens),
+        lengths=ContextLengths(most, num_tokens),
     )
 
 
@@ -199,7 +206,7 @@ def _check_kwargs(chat: ChatInput) -> None:
             )
 
 
-def _check_functions(tools: Sequence[Tool]) -> None:
+def _check_functions(tools: Sequence[InputTool]) -> None:
     names: set[str] = set()
     for tool in tools:
         if tool.name in names:
@@ -232,7 +239,7 @@ def _check_choice(chat: ChatInput) -> None:
         raise RequestError(f"'{field}' is only allowed with '{chat.path('tools')}'.", param=field)
 
 
-def _check_results(messages: Sequence[Message]) -> None:
+def _check_results(messages: Sequence[InputMessage]) -> None:
     """Raise RequestError for a tool's result without the call that it answers."""
     ids: set[str] = set()
     for message in messages:

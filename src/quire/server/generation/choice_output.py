@@ -13,7 +13,7 @@ from quire.server.generation.context import Prompt, TextOptions
 from quire.server.generation.output_delta import Ending, LogprobEntry, OutputDelta
 from quire.server.generation.parsed_output import ParsedOutput
 from quire.server.text.detokenizer import Detokenizer, continues_text
-from quire.server.text.stop_strings import Scan, StopStringMatcher, StopStringTable
+from quire.server.text.stop_strings import StopStringMatcher, StopStringScan, StopStringTable
 from quire.server.text.tokenizer import TextTokenizer
 
 MAX_INLINE_TOKENS = 1000
@@ -148,7 +148,7 @@ class ChoiceOutput:
             self._parsed.feed(text, num_tokens)
         return text
 
-    def _scan(self, token_id: int, finish: Finish | None) -> Scan:
+    def _scan(self, token_id: int, finish: Finish | None) -> StopStringScan:
         shown = finish is None or finish.reason not in _STOPS or self._options.include_stop
         # A special token within arguments is a part of them: of a file that the call writes, say.
         in_call = self._parsed is not None and self._parsed.in_call
@@ -157,7 +157,7 @@ class ChoiceOutput:
             text += self._detokenizer.flush()
         self._num_chars += len(text)
         if self.num_tokens <= self._options.min_tokens:
-            return Scan(text, None)
+            return StopStringScan(text, None)
         return self._stops.feed(text)
 
     def _entry(self, logprobs: TokenLogprobs) -> LogprobEntry:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
 from quire.server.parsers.output_parser import ParserOptions
-from quire.server.tenancy.tenants import Arrival
+from quire.server.tenancy.tenants import IncomingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RequestContext:
     """
 
     id: str
-    arrival: Arrival
+    arrival: IncomingRequest
     created_s: int
     model: str
     prompts: tuple[Prompt, ...]

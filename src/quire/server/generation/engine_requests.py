@@ -9,7 +9,7 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping
-from quire.server.errors import ContextTooLong, Lengths, RequestError
+from quire.server.errors import ContextLengths, ContextTooLong, RequestError
 from quire.server.generation.checks import NO_TOKENS_LEFT, prompt_too_long
 from quire.server.generation.context import Prompt
 from quire.server.generation.input import OutputOptions
@@ -224,7 +224,7 @@ def num_output_tokens(prompt: Prompt, options: OutputOptions, facts: EngineFacts
             f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
             f"output is asked to have up to {requested}: {requested - available} too many.",
             param=options.path("max_tokens"),
-            lengths=Lengths(most, num_prompt, requested),
+            lengths=ContextLengths(most, num_prompt, requested),
         )
     return requested
 

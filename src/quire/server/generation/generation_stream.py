@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from quire.engines.process.token_stream import EngineDown, Refused, TokenStream, merge
+from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream, merge
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
@@ -112,7 +112,7 @@ class GenerationStream:
         try:
             await self._submit(requests)
             self._choices = await self._build_choices()
-        except Refused as refused:
+        except RequestRefused as refused:
             self.abort(None)
             raise self._refusal(refused) from None
         except EngineDown as down:
@@ -183,7 +183,7 @@ class GenerationStream:
             if number % CHOICES_PER_ITERATION == 0:
                 await self._throttle.wait(self.context.arrival.tenant.name)
 
-    def _refusal(self, refused: Refused) -> RequestError:
+    def _refusal(self, refused: RequestRefused) -> RequestError:
         refusal = refused.refusal
         message = f"{refusal.message[:1].upper()}{refusal.message[1:]}."
         self._note_refusal(refusal.reason)

@@ -148,7 +148,7 @@ Part: TypeAlias = TextPart
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class InputToolCall:
     """A call that an assistant made. `arguments` is the text that the model wrote where that is no
     JSON object, as of an output that was cut."""
 
@@ -164,7 +164,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class InputMessage:
     """A message of a conversation, at `path`. One of the role `tool` is the result of the call
     `tool_call_id`, whose own path is `call_id_path`."""
 
@@ -173,7 +173,7 @@ class Message:
     path: str
     name: str | None = None
     reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[InputToolCall, ...] = ()
     tool_call_id: str | None = None
     call_id_path: str = ""
 
@@ -199,7 +199,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class InputTool:
     """A function that the model may call. `parameters` is the JSON schema of its arguments, an
     object, at `schema_path`; where `strict`, calls are held to it."""
 
@@ -269,9 +269,9 @@ class ChatInput:
     no_effect: paths of fields that were accepted and change nothing.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[InputMessage, ...]
     options: OutputOptions = OutputOptions()
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[InputTool, ...] = ()
     choice: ToolChoice = ToolChoice()
     template: TemplateOptions = TemplateOptions()
     echo: bool = False
@@ -287,12 +287,12 @@ class ChatInput:
         return self.options.path(name)
 
     @property
-    def offered_tools(self) -> tuple[Tool, ...]:
+    def offered_tools(self) -> tuple[InputTool, ...]:
         """The tools that the model is told of: none where it may not call one."""
         return () if self.choice.mode == "none" else self.tools
 
     @property
-    def callable_tools(self) -> tuple[Tool, ...]:
+    def callable_tools(self) -> tuple[InputTool, ...]:
         """The tools that the model may call, of those that it is told of."""
         if self.choice.among is None:
             return self.offered_tools

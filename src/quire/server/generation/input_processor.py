@@ -16,7 +16,7 @@ from quire.server.generation.input import OutputOptions
 from quire.server.generation.parsed_input import PooledBuilder, TokenizedRequest
 from quire.server.models.served_model import ServingState
 from quire.server.sources import Sources
-from quire.server.tenancy.tenants import Arrival
+from quire.server.tenancy.tenants import IncomingRequest
 
 
 class InputProcessor(NamedTuple):
@@ -25,7 +25,7 @@ class InputProcessor(NamedTuple):
     model: str
     serving: ServingState
     sources: Sources
-    arrival: Arrival
+    arrival: IncomingRequest
 
     def process(self, tokenized: TokenizedRequest, id_prefix: str) -> RequestContext:
         """Return the context of the request; the id of its answer begins with `id_prefix`. Raises

@@ -28,9 +28,9 @@ from quire.server.generation.parsed_input import (
     ParsedInput,
     TokenizedRequest,
 )
-from quire.server.generation.prompts import NeedsWorker
+from quire.server.generation.prompts import WorkerNeeded
 from quire.server.grammars.check import (
-    Vocabulary,
+    SpecialTokens,
     check_grammar,
     check_within,
     may_explode,
@@ -139,7 +139,7 @@ class InputReader:
         """Parse a body, at once where it is small, and with a template of its own in a worker."""
         try:
             return await self._read_plain(parse, body, context, tenant)
-        except NeedsWorker:
+        except WorkerNeeded:
             render = partial(self._render, parse, body, context)
             return await self._queued(self.size_classes[-1], render, tenant, len(body))
 
@@ -259,7 +259,7 @@ class WorkerPool:
                 param="chat_template",
             ) from None
 
-    async def check(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    async def check(self, grammar: Grammar, vocabulary: SpecialTokens) -> None:
         """Check a grammar in a worker. Raises RequestError for one that is not valid or takes too
         long."""
         try:

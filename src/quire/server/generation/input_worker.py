@@ -20,7 +20,7 @@ from typing import NamedTuple
 from quire.server.errors import RequestError
 from quire.server.generation.context import Prompt
 from quire.server.generation.parsed_input import InputParser, ParsedInput, TokenizedRequest
-from quire.server.generation.prompts import NeedsWorker
+from quire.server.generation.prompts import WorkerNeeded
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -63,7 +63,7 @@ def run_task(task: ParseTask) -> PackedInput:
             task.limits, tokenizer, task.source, in_worker=task.renders_own_template
         )
         read = task.parse(task.body, context)
-    except (RequestError, NeedsWorker) as error:
+    except (RequestError, WorkerNeeded) as error:
         return PackedInput(_pickled(error))
     finally:
         _give_memory_back()
@@ -81,8 +81,8 @@ async def unpack(packed: PackedInput) -> ParsedInput:
 
     Long prompts are made in several iterations of the event loop.
     """
-    read: ParsedInput | RequestError | NeedsWorker = pickle.loads(packed.head)
-    if isinstance(read, RequestError | NeedsWorker):
+    read: ParsedInput | RequestError | WorkerNeeded = pickle.loads(packed.head)
+    if isinstance(read, RequestError | WorkerNeeded):
         raise read
     if not isinstance(read, TokenizedRequest):
         return read
@@ -101,7 +101,7 @@ async def _with_tokens(prompts: Sequence[Prompt], token_ids: Sequence[bytes]) ->
     return tuple(made)
 
 
-def _pickled(value: ParsedInput | RequestError | NeedsWorker) -> bytes:
+def _pickled(value: ParsedInput | RequestError | WorkerNeeded) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 

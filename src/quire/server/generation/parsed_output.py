@@ -5,11 +5,11 @@ from hashlib import sha256
 from quire.server.generation.context import TextOptions
 from quire.server.generation.output_delta import CallDelta, OrderedPart, OutputDelta, TokenRead
 from quire.server.parsers.events import (
-    ArgumentsDelta,
-    CallBegun,
-    CallEnded,
+    CallArgumentsDelta,
+    CallEnd,
+    CallStart,
     ContentDelta,
-    ReasoningDelta,
+    ReasoningTextDelta,
 )
 from quire.server.parsers.output_parser import OutputParser
 
@@ -64,8 +64,8 @@ class ParsedOutput:
             self._events += self._parser.end(is_cut=ending.is_cut)
         events = [self._named(event) for event in self._events]
         self._events = []
-        self._num_begun += sum(isinstance(event, CallBegun) for event in events)
-        self._whole.update(event.number for event in events if isinstance(event, CallEnded))
+        self._num_begun += sum(isinstance(event, CallStart) for event in events)
+        self._whole.update(event.number for event in events if isinstance(event, CallEnd))
         broken: list[int] = []
         if ending is not None:
             broken = [number for number in range(self._num_begun) if number not in self._whole]
@@ -75,7 +75,7 @@ class ParsedOutput:
                 num_broken=len(broken),
             )
         content = (event.text for event in events if isinstance(event, ContentDelta))
-        reasoning = (event.text for event in events if isinstance(event, ReasoningDelta))
+        reasoning = (event.text for event in events if isinstance(event, ReasoningTextDelta))
         return output._replace(
             text="".join(content),
             reasoning="".join(reasoning) if self._keeps_reasoning else "",
@@ -86,9 +86,9 @@ class ParsedOutput:
 
     def _named(self, event: OrderedPart) -> OrderedPart:
         """Return an event; that of a call's beginning has its id."""
-        return event._replace(id=self._id(event)) if isinstance(event, CallBegun) else event
+        return event._replace(id=self._id(event)) if isinstance(event, CallStart) else event
 
-    def _id(self, call: CallBegun) -> str:
+    def _id(self, call: CallStart) -> str:
         """Return the id that the model gave to a call, unless another has it, or one of our own."""
         if call.id is not None and call.id not in self._ids:
             self._ids.add(call.id)
@@ -101,9 +101,9 @@ def _call_deltas(events: list[OrderedPart]) -> tuple[CallDelta, ...]:
     """Return the calls' parts, those of one call joined."""
     deltas: list[CallDelta] = []
     for event in events:
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             deltas.append(CallDelta(event.number, "", event.id, event.name))
-        elif isinstance(event, ArgumentsDelta):
+        elif isinstance(event, CallArgumentsDelta):
             if not deltas:
                 deltas.append(CallDelta(event.number))
             deltas[-1] = deltas[-1]._replace(arguments=deltas[-1].arguments + event.text)

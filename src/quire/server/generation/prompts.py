@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quire.engine.grammar.token_bytes import TokenizerKind
-from quire.server.errors import ContextTooLong, Lengths, RequestError
+from quire.server.errors import ContextLengths, ContextTooLong, RequestError
 from quire.server.generation.checks import call_format, check_prompt_length, check_token_ids
 from quire.server.generation.context import Prompt
 from quire.server.generation.input import (
@@ -188,14 +188,14 @@ def chat_prompt(text: str, chat: ChatInput, context: InputContext) -> Prompt:
     return prompt._replace(text=chat.messages[-1].text if chat.echo else None)
 
 
-class NeedsWorker(Exception):
+class WorkerNeeded(Exception):
     """The request brings a chat template, which only a worker process renders: it may take any
     time."""
 
 
 def with_own_template(chat: ChatInput, context: InputContext) -> InputContext:
     """Return the context with the request's own chat template, if it brings one. Raises
-    RequestError, and NeedsWorker outside of one."""
+    RequestError, and WorkerNeeded outside of one."""
     source = chat.template.source
     if source is None:
         return context
@@ -207,7 +207,7 @@ def with_own_template(chat: ChatInput, context: InputContext) -> InputContext:
             code="unsupported_parameter",
         )
     if not context.in_worker:
-        raise NeedsWorker
+        raise WorkerNeeded
     try:
         tokenizer = context.tokenizer.with_template(source, bounded_work)
     except TemplateRefused as error:
@@ -323,5 +323,5 @@ def refuse_longer(text: str, field: str, context: InputContext, *, at_least: int
             f"The model's context is {most} tokens; a text of {len(text)} characters has at least "
             f"{least}.",
             param=field,
-            lengths=Lengths(most, least, is_least=True),
+            lengths=ContextLengths(most, least, is_least=True),
         )

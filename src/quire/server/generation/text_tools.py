@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from quire.server.generation.input import ChatInput, Message, Tool, ToolCall
+from quire.server.generation.input import ChatInput, InputMessage, InputTool, InputToolCall
 from quire.server.parsers.markup import to_json
 from quire.server.text.chat_template import ChatMessage, TemplateRefused
 
@@ -47,7 +47,7 @@ def render_with_tools(chat: ChatInput, render: Render) -> str:
     raise refusal
 
 
-def _describe(tools: Sequence[Tool]) -> str:
+def _describe(tools: Sequence[InputTool]) -> str:
     shown = (to_json(tool.as_template_tool()["function"]) for tool in tools)
     return _GAP.join((_BEFORE_TOOLS, "\n".join(shown), _AFTER_TOOLS))
 
@@ -65,7 +65,7 @@ def _with_description(
     return [*messages[:first], {**messages[first], "content": content}, *messages[first + 1 :]]
 
 
-def _as_text(messages: Sequence[Message]) -> list[ChatMessage]:
+def _as_text(messages: Sequence[InputMessage]) -> list[ChatMessage]:
     """Return the messages with calls as text of the assistant and results as text of the user. A
     message that is rewritten so is one with its neighbours of the same role: many templates want
     roles to alternate."""
@@ -81,7 +81,7 @@ def _as_text(messages: Sequence[Message]) -> list[ChatMessage]:
     return [turn.message for turn in made]
 
 
-def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
+def _turns(messages: Sequence[InputMessage]) -> Iterator[_Turn]:
     called: dict[str, tuple[int, str]] = {}
     for is_result, group in groupby(messages, lambda message: message.role == "tool"):
         if is_result:
@@ -93,14 +93,14 @@ def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
             yield _turn(message)
 
 
-def _results(messages: Sequence[Message], called: Mapping[str, tuple[int, str]]) -> _Turn:
+def _results(messages: Sequence[InputMessage], called: Mapping[str, tuple[int, str]]) -> _Turn:
     """Return the results of calls in the order of these, since their text has no ids."""
     results = sorted((called[str(each.tool_call_id)], each.text) for each in messages)
     texts = (f"Result of {name}:\n{content}" for (_, name), content in results)
     return _Turn("user", {"role": "user", "content": _GAP.join(texts)}, True)
 
 
-def _turn(message: Message) -> _Turn:
+def _turn(message: InputMessage) -> _Turn:
     shown = message.as_template_message()
     role = str(shown["role"])
     if not message.tool_calls:
@@ -110,5 +110,5 @@ def _turn(message: Message) -> _Turn:
     return _Turn(role, {**shown, "content": _GAP.join(text for text in texts if text)}, True)
 
 
-def _written(call: ToolCall) -> dict[str, object]:
+def _written(call: InputToolCall) -> dict[str, object]:
     return {"name": call.name, "arguments": call.arguments}

@@ -20,14 +20,14 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)")
 _NOT_PLAIN = '"\\[]^-/'
 
 
-class Answer(NamedTuple):
+class AnswerRule(NamedTuple):
     """The rule `body` of what an answer must be of, and what the client is warned of."""
 
     body: str
     warnings: tuple[str, ...] = ()
 
 
-def answer(source: GrammarSource, *, any_whitespace: bool = True) -> Answer:
+def answer(source: GrammarSource, *, any_whitespace: bool = True) -> AnswerRule:
     """Return what an answer must be of. Raises RequestError for a schema that would not be
     enforced, and for GBNF that cannot be read.
 
@@ -35,16 +35,16 @@ def answer(source: GrammarSource, *, any_whitespace: bool = True) -> Answer:
     """
     if source.kind is GrammarKind.JSON:
         return _write_json(source, None if any_whitespace else COMPACT)
-    return Answer(f"body: {_WRITERS[source.kind](source)}")
+    return AnswerRule(f"body: {_WRITERS[source.kind](source)}")
 
 
-def _write_json(source: GrammarSource, separators: Separators | None) -> Answer:
+def _write_json(source: GrammarSource, separators: Separators | None) -> AnswerRule:
     schema = json.loads(source.text)
     if schema is False:
         raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
     kept = {} if schema is True else schema
     warnings = check_schema(kept, source.field, strict=source.strict)
-    return Answer(f"body: {json_value(kept, separators)}", warnings)
+    return AnswerRule(f"body: {json_value(kept, separators)}", warnings)
 
 
 def _write_regex(source: GrammarSource) -> str:

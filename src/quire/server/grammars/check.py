@@ -36,7 +36,7 @@ _OPTION = re.compile(r" Enable 'coerce_one_of'.*")
 _STATE = re.compile(r"\s*<(non-verbose|state).*", re.DOTALL)
 
 
-class Vocabulary(NamedTuple):
+class SpecialTokens(NamedTuple):
     """The part of a model's vocabulary that grammars name: special tokens by their text."""
 
     size: int
@@ -44,7 +44,7 @@ class Vocabulary(NamedTuple):
     eos_token_ids: tuple[int, ...]
 
 
-def check_grammar(grammar: Grammar, vocabulary: Vocabulary) -> None:
+def check_grammar(grammar: Grammar, vocabulary: SpecialTokens) -> None:
     """Raise RequestError for a grammar that cannot be compiled, is too large, or that nothing is
     of. It names the part at fault."""
     fault = _fault(grammar, vocabulary)
@@ -57,7 +57,7 @@ def check_grammar(grammar: Grammar, vocabulary: Vocabulary) -> None:
     raise _invalid(grammar, fault)
 
 
-def _fault(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
+def _fault(grammar: Grammar, vocabulary: SpecialTokens) -> str | None:
     from llguidance import LLMatcher  # late: most servers have no grammars
 
     matcher = LLMatcher(_tokenizer(vocabulary), grammar.text, log_level=0, limits=parser_limits())
@@ -78,7 +78,7 @@ def may_explode(grammar: Grammar) -> bool:
     return len(grammar.text) * 3 ** (num_references / 3) > MAX_WRITTEN_OUT
 
 
-def check_within(grammar: Grammar, vocabulary: Vocabulary) -> None:
+def check_within(grammar: Grammar, vocabulary: SpecialTokens) -> None:
     """Check a grammar in a process of its own, which ends where the check takes more than
     MAX_CPU_S. Raises RequestError."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -98,7 +98,7 @@ def takes_too_long(grammar: Grammar) -> RequestError:
     )
 
 
-def prepare_check(vocabulary: Vocabulary) -> None:
+def prepare_check(vocabulary: SpecialTokens) -> None:
     """Build the tokenizer of the checks, which at 152,000 tokens holds the interpreter's lock for
     50 ms."""
     _tokenizer(vocabulary)
@@ -122,7 +122,7 @@ class _ByteTokens:
     """The special tokens of a model, whose other tokens are empty, and after them those of single
     bytes: a tokenizer as llguidance wants to be given it."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: SpecialTokens) -> None:
         specials = dict(vocabulary.special_tokens)
         self.tokens = [b""] * vocabulary.size
         for text, token_id in specials.items():
@@ -138,15 +138,15 @@ class _ByteTokens:
 
 
 @lru_cache(maxsize=KEPT_TOKENIZERS)
-def _tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
+def _tokenizer(vocabulary: SpecialTokens) -> "LLTokenizer":
     from llguidance import LLTokenizer, TokenizerWrapper
 
     wrapper = TokenizerWrapper(_ByteTokens(vocabulary))
     return LLTokenizer(wrapper, eos_token=list(vocabulary.eos_token_ids), slices=[])
 
 
-def vocabulary_of(facts: EngineFacts, tokenizer: TextTokenizer) -> Vocabulary:
+def vocabulary_of(facts: EngineFacts, tokenizer: TextTokenizer) -> SpecialTokens:
     """Return what a grammar may name of the model's vocabulary."""
     specials = tuple(tokenizer.special_tokens.items())
     known = tuple(each for each in specials if each[1] < facts.vocab_size)
-    return Vocabulary(facts.vocab_size, known, facts.eos_token_ids)
+    return SpecialTokens(facts.vocab_size, known, facts.eos_token_ids)

@@ -51,7 +51,7 @@ NOT_ENFORCED = frozenset(
 )
 
 
-class Place(NamedTuple):
+class SchemaNode(NamedTuple):
     """A schema that is an object, and the path to it."""
 
     schema: Mapping[str, object]
@@ -84,7 +84,7 @@ def _invalid(path: str, why: str) -> RequestError:
     return RequestError(f"Invalid '{shown}': {why}.", param=shown)
 
 
-def _unknown_keywords(place: Place, *, strict: bool) -> Iterator[str]:
+def _unknown_keywords(place: SchemaNode, *, strict: bool) -> Iterator[str]:
     for keyword in place.schema:
         path = f"{place.path}.{keyword}"[:MAX_PATH_CHARS]
         if keyword in NOT_ENFORCED or (keyword == "x-guidance"):
@@ -102,7 +102,7 @@ def _unknown_keywords(place: Place, *, strict: bool) -> Iterator[str]:
         yield ascii(path)
 
 
-def _check_num_properties(place: Place) -> None:
+def _check_num_properties(place: SchemaNode) -> None:
     """Raise RequestError where names that are not given must be different ones: nothing keeps a
     model from one name twice."""
     least, required = place.schema.get("minProperties"), place.schema.get("required")
@@ -115,7 +115,7 @@ def _check_num_properties(place: Place) -> None:
         )
 
 
-def _check_multiples(places: Sequence[Place]) -> None:
+def _check_multiples(places: Sequence[SchemaNode]) -> None:
     """Raise RequestError where `multipleOf` would make an expression of too many states, which are
     as many as the least common multiple of all that a value must be a multiple of."""
     common = 1
@@ -139,9 +139,9 @@ def _coefficient(number: float) -> int:
     return int("".join(map(str, digits))) * scale
 
 
-def _reached(schema: Mapping[str, object], field: str) -> Iterator[Place]:
+def _reached(schema: Mapping[str, object], field: str) -> Iterator[SchemaNode]:
     """Yield the schema and all that are in it or that it refers to, each once."""
-    waiting, seen = [Place(schema, field)], {id(schema)}
+    waiting, seen = [SchemaNode(schema, field)], {id(schema)}
     while waiting:
         place = waiting.pop()
         yield place
@@ -152,10 +152,12 @@ def _reached(schema: Mapping[str, object], field: str) -> Iterator[Place]:
                 raise _invalid(path, "must be a schema, an object or a boolean")
             if id(value) not in seen:
                 seen.add(id(value))
-                waiting.append(Place(value, path))
+                waiting.append(SchemaNode(value, path))
 
 
-def _inner(place: Place, root: Mapping[str, object], field: str) -> Iterator[tuple[str, object]]:
+def _inner(
+    place: SchemaNode, root: Mapping[str, object], field: str
+) -> Iterator[tuple[str, object]]:
     """Yield paths and values of the schemas in this one, also of the one that it refers to."""
     for keyword, value in place.schema.items():
         path = f"{place.path}.{keyword}"
@@ -196,7 +198,7 @@ def target_of(reference: str, root: Mapping[str, object], path: str) -> object:
     return found
 
 
-def _can_end(root: Mapping[str, object], places: Sequence[Place]) -> bool:
+def _can_end(root: Mapping[str, object], places: Sequence[SchemaNode]) -> bool:
     """Return whether some value of the schema is finite: those are, whose parts all are."""
     ends: set[int] = set()
     for _ in range(MAX_PASSES):

@@ -22,7 +22,7 @@ MAX_SHOWN_CHARS = 128
 
 
 @dataclass(slots=True, eq=False)
-class HalfRead:
+class PartialBody:
     """A body that is being read; `error` is why it is given up."""
 
     reading: asyncio.Task[bytes] | None = None
@@ -49,7 +49,7 @@ class BodyReader:
         self._limits = config.http
         self._counts = counts
         self._cut_off = cut_off
-        self._half_read: dict[HalfRead, None] = {}  # the oldest first
+        self._half_read: dict[PartialBody, None] = {}  # the oldest first
 
     @property
     def num_reading(self) -> int:
@@ -62,7 +62,7 @@ class BodyReader:
         that comes too slowly; that is compressed; or that has not come when the server must stop,
         or when others need its memory.
         """
-        body = HalfRead()
+        body = PartialBody()
         body.reading = asyncio.ensure_future(self._read(request, body, max_bytes))
         self._half_read[body] = None
 
@@ -85,18 +85,18 @@ class BodyReader:
             body.reading = None  # its error holds what holds this body
             self._forget(body)
 
-    def _give_up(self, body: HalfRead, error: RequestError) -> None:
+    def _give_up(self, body: PartialBody, error: RequestError) -> None:
         body.error = error
         self._forget(body)
         if body.reading is not None:
             body.reading.cancel()
 
-    def _forget(self, body: HalfRead) -> None:
+    def _forget(self, body: PartialBody) -> None:
         if self._half_read.pop(body, body) is None:
             self._counts.num_half_read_bytes -= len(body.data)
         body.data = bytearray()  # an error's traceback would keep it
 
-    async def _read(self, request: Request, body: HalfRead, max_bytes: int) -> bytes:
+    async def _read(self, request: Request, body: PartialBody, max_bytes: int) -> bytes:
         error = await self._receive(request, body, max_bytes)
         if error is not None:
             try:
@@ -107,7 +107,7 @@ class BodyReader:
         return bytes(body.data)
 
     async def _receive(
-        self, request: Request, body: HalfRead, max_bytes: int
+        self, request: Request, body: PartialBody, max_bytes: int
     ) -> RequestError | None:
         """Read into `body`. Return the error if it cannot be read, None if it was."""
         declared = request.headers.get("content-length", "")
@@ -133,7 +133,7 @@ class BodyReader:
             return RequestError(message, code="client_gone")
         return None
 
-    def _take(self, body: HalfRead, part: bytes) -> None:
+    def _take(self, body: PartialBody, part: bytes) -> None:
         body.data += part
         self._counts.num_half_read_bytes += len(part)
         while self._counts.num_half_read_bytes > self._max_together:

@@ -12,7 +12,7 @@ MAX_SHOWN_ID_CHARS = 128
 MAX_DIGITS = 10
 
 
-class Identified(Protocol):
+class ListedObject(Protocol):
     """Something that a list shows, and that is asked for by its id."""
 
     @property
@@ -20,7 +20,7 @@ class Identified(Protocol):
         """Return the id, which no other in the list has."""
 
 
-Listed = TypeVar("Listed", bound=Identified)
+Listed = TypeVar("Listed", bound=ListedObject)
 
 
 def query_of(request: Request, *known: str) -> Mapping[str, str]:

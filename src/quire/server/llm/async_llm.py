@@ -34,7 +34,7 @@ from quire.server.models.model_use import ModelUse
 from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import FinishReason
 from quire.server.sources import Sources
-from quire.server.tenancy.tenants import EVERYONE, Arrival
+from quire.server.tenancy.tenants import EVERYONE, IncomingRequest
 
 AHEAD = 16
 """So many requests more than run at once are handed to the engine."""
@@ -183,7 +183,7 @@ async def _context(
 ) -> RequestContext:
     arrived_s = service.sources.clock()
     tokenized = await service.inputs.prompts(parse, body, serving.input, EVERYONE.name)
-    arrival = Arrival(EVERYONE, f"llm-{service.sources.random_bytes(8).hex()}", arrived_s)
+    arrival = IncomingRequest(EVERYONE, f"llm-{service.sources.random_bytes(8).hex()}", arrived_s)
     processor = InputProcessor(serving.model.name, serving, service.sources, arrival)
     return processor.process(tokenized, id_prefix)
 

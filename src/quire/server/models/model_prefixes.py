@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from quire.engine.orders import Unpin
-from quire.engines.process.client import Phase
-from quire.engines.process.token_stream import EngineDown, Refused
+from quire.engines.process.client import EnginePhase
+from quire.engines.process.token_stream import EngineDown, RequestRefused
 from quire.engines.protocol import EngineProtocol
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
@@ -101,7 +101,7 @@ class ModelPrefixes:
     def shown(self, prefix: PinnedPrefix) -> Prefix:
         """Return a prefix as it is now."""
         state, why = prefix.state, prefix.why
-        if self._engine is None or self._engine.phase is not Phase.READY:
+        if self._engine is None or self._engine.phase is not EnginePhase.READY:
             state, why = PrefixState.LOST, _NOT_READY
         is_pinned = state is PrefixState.PINNED
         return Prefix(
@@ -170,7 +170,7 @@ class ModelPrefixes:
         request = prefix.next_request()
         try:
             outcome = outcome_of(await _run(request, engine))
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.refusal.reason in _FULL:
                 await asyncio.sleep(RETRY_S)
                 return
@@ -196,7 +196,7 @@ class ModelPrefixes:
 
 
 async def _run(request: NewRequest, engine: EngineProtocol) -> Finish | None:
-    """Return the end of a request. Raises Refused or EngineDown."""
+    """Return the end of a request. Raises RequestRefused or EngineDown."""
     finish = None
     stream = engine.submit(request)
     await stream.accepted()

@@ -9,7 +9,7 @@ from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.orders import ResetPrefixCache
 from quire.engine.recording.flight_file import FileKind
-from quire.engines.process.client import Phase
+from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.protocol import EngineProtocol, OpenEngine
 from quire.process_age import process_age_s
@@ -172,7 +172,7 @@ class ServedModel:
     async def _load(self) -> None:
         """Start an engine beside reading the model's files. Raises LoadFailed."""
         began_s = self._sources.clock()
-        if self.engine.phase is not Phase.STARTING:
+        if self.engine.phase is not EnginePhase.STARTING:
             self.engine = self._open_engine()
         try:
             facts = await self._start_engine()
@@ -200,7 +200,7 @@ class ServedModel:
                 await asyncio.to_thread(self._read_files)
         except _READ_ERRORS as error:
             raise LoadFailed(str(error)) from None
-        while self.engine.phase not in (Phase.READY, Phase.DOWN):
+        while self.engine.phase not in (EnginePhase.READY, EnginePhase.DOWN):
             await asyncio.sleep(POLL_S)
         if self.engine.facts is None:
             raise LoadFailed(self.engine.down_reason or "the engine did not start")
@@ -283,12 +283,12 @@ class ServedModel:
     @property
     def has_died(self) -> bool:
         """Whether the engine has ended although nobody has ended it, and none follows it."""
-        return self.lifecycle.state is ModelState.LOADED and self.engine.phase is Phase.DOWN
+        return self.lifecycle.state is ModelState.LOADED and self.engine.phase is EnginePhase.DOWN
 
     @property
     def is_restarting(self) -> bool:
         """Whether the engine has ended and another one loads: requests wait."""
-        return self.engine.phase is Phase.RESTARTING
+        return self.engine.phase is EnginePhase.RESTARTING
 
     @property
     def waits_for_memory(self) -> bool:

@@ -20,8 +20,8 @@ from quire.server.observability.http_metrics import HttpMetrics
 from quire.server.observability.loop_lag import RecentMaximum
 from quire.server.observability.metric import UP_TO_MODEL_LENGTH, MetricKind
 from quire.server.observability.metric_table import METRICS, buckets_up_to
-from quire.server.observability.request_spans import Drop
-from quire.server.tenancy.tenants import Arrival
+from quire.server.observability.request_spans import SpanDropReason
+from quire.server.tenancy.tenants import IncomingRequest
 from quire.server.tenancy.usage_accounts import ModelAccounts, RateAccounts, RequestEnd
 from quire.storage.disk.counts import NO_DISK, DiskStats
 from quire.storage.network.counts import NO_TRANSFER, TransferStats
@@ -108,7 +108,7 @@ class ServerMetrics:
         self.batches = BatchCounts()
         self.responses = ResponseCounts()
         self.longest_hold = RecentMaximum()
-        self.dropped_traces = dict.fromkeys(Drop, 0)
+        self.dropped_traces = dict.fromkeys(SpanDropReason, 0)
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
     def on_refused(self, reason: str) -> None:
@@ -265,7 +265,9 @@ class RequestMeter:
         *("_num_prompt_tokens", "_num_tokens", "_tenant"),
     )
 
-    def __init__(self, metrics: ModelMetrics, arrival: Arrival, request: NewRequest) -> None:
+    def __init__(
+        self, metrics: ModelMetrics, arrival: IncomingRequest, request: NewRequest
+    ) -> None:
         self._metrics = metrics
         self._tenant = arrival.tenant.name
         self._arrived_s = arrived_s = arrival.arrived_s

@@ -26,7 +26,7 @@ class RequestRecord(NamedTuple):
     num_cached_tokens: int
 
 
-class Part(NamedTuple):
+class TimelineSpan(NamedTuple):
     """A part of a choice's time, in seconds of the server's clock, with what happened in it: time,
     name, and the number that goes with it under its meaning."""
 
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     events: tuple[tuple[float, str, dict[str, int]], ...]
 
 
-def parts_of(record: RequestRecord, finish: Finish) -> Iterator[Part]:
+def parts_of(record: RequestRecord, finish: Finish) -> Iterator[TimelineSpan]:
     """Yield the parts of a choice; one begins where the last ends, and those of no length that
     nothing happened in are left out."""
     marks = [(record.arrived_s, TimelinePart.RECEIVED)]
@@ -53,4 +53,4 @@ def parts_of(record: RequestRecord, finish: Finish) -> Iterator[Part]:
             each for each in events if start_s <= each[0] and (is_last or each[0] < end_s)
         )
         if end_s > start_s or within:
-            yield Part(name, start_s, max(start_s, end_s), within)
+            yield TimelineSpan(name, start_s, max(start_s, end_s), within)

@@ -28,7 +28,7 @@ MAX_BATCH = 64
 MAX_CLOSE_S = 2.0
 
 
-class Drop(StrEnum):
+class SpanDropReason(StrEnum):
     """The reasons why the spans of a request were not sent."""
 
     QUEUE_FULL = "queue_full"
@@ -42,7 +42,7 @@ class RequestSpans:
     Nothing of OpenTelemetry is imported before the first record, and then in the thread.
     """
 
-    def __init__(self, endpoint: str, epoch_s: float, dropped: dict[Drop, int]) -> None:
+    def __init__(self, endpoint: str, epoch_s: float, dropped: dict[SpanDropReason, int]) -> None:
         self._endpoint = endpoint
         self._epoch_s = epoch_s
         self._dropped = dropped  # each count is written by one thread alone
@@ -62,7 +62,7 @@ class RequestSpans:
         try:
             self._queue.put_nowait(record)
         except Full:
-            self._dropped[Drop.QUEUE_FULL] += 1
+            self._dropped[SpanDropReason.QUEUE_FULL] += 1
 
     def close(self) -> None:
         """Send what is queued, for about MAX_CLOSE_S; what is left then is not tried again."""
@@ -93,7 +93,7 @@ class RequestSpans:
             logger.exception("spans of %d requests were not sent", len(records))
             is_taken = False
         if not is_taken:
-            self._dropped[Drop.NOT_TAKEN] += len(records)
+            self._dropped[SpanDropReason.NOT_TAKEN] += len(records)
 
     def _batch(self) -> list[RequestRecord | None]:
         """Return what is queued, at least one."""

@@ -18,14 +18,14 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from quire.server.http.trace_context import TraceContext
-from quire.server.observability.request_record import Part, RequestRecord, parts_of
+from quire.server.observability.request_record import RequestRecord, TimelineSpan, parts_of
 
 NS_PER_S = 1_000_000_000
 MAX_CHOICES = 16
 """Choices of a request that have spans of their own; the usage counts all."""
 
 
-class ChosenIds(RandomIdGenerator):
+class PresetIdGenerator(RandomIdGenerator):
     """Random ids, but for those that are set, each of which is given once: a request's own span has
     the id that its answer told."""
 
@@ -42,7 +42,7 @@ class ChosenIds(RandomIdGenerator):
         return super().generate_span_id() if chosen is None else chosen
 
 
-class Gathered(SpanProcessor):
+class SpanCollector(SpanProcessor):
     """Keeps the spans that have ended."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class SpanExport:
 
     def __init__(self, endpoint: str, epoch_s: float) -> None:
         self._epoch_s = epoch_s
-        self._ids, self._gathered = ChosenIds(), Gathered()
+        self._ids, self._gathered = PresetIdGenerator(), SpanCollector()
         self._exporter = OTLPSpanExporter(endpoint)
         provider = TracerProvider(
             resource=Resource.create({"service.name": "quire"}),
@@ -93,7 +93,7 @@ class SpanExport:
                 self._make_part(root, index, part)
         root.end(self._ns(record.ended_s))
 
-    def _make_part(self, root: Span, index: int, part: Part) -> None:
+    def _make_part(self, root: Span, index: int, part: TimelineSpan) -> None:
         span = self._tracer.start_span(
             part.name,
             context=set_span_in_context(root),

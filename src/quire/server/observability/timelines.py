@@ -15,7 +15,7 @@ from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Finish
-from quire.server.tenancy.tenants import Arrival
+from quire.server.tenancy.tenants import IncomingRequest
 
 MAX_LISTED = 100
 """So many timelines are listed."""
@@ -77,7 +77,7 @@ class Timeline:
         return (self.tenant, self.id), (self.tenant, self.request_id)
 
 
-class TracedRequest(Protocol):
+class TimelineRequest(Protocol):
     """A request that is submitted to the engine, as its timeline knows it."""
 
     @property
@@ -90,7 +90,7 @@ class TracedRequest(Protocol):
     def model(self) -> str: ...
 
     @property
-    def arrival(self) -> Arrival: ...
+    def arrival(self) -> IncomingRequest: ...
 
     @property
     def requests(self) -> Sequence[NewRequest]: ...
@@ -108,7 +108,7 @@ class Timelines:
         self._by_name: dict[tuple[str, str], Timeline] = {}
         self._by_request: dict[str, ChoiceTimeline] = {}
 
-    def open(self, request: TracedRequest, now: float) -> Timeline:
+    def open(self, request: TimelineRequest, now: float) -> Timeline:
         """Return the timeline of a request that is submitted to the engine at `now`."""
         timeline = _timeline(request, now)
         if self._max_timelines == 0:
@@ -186,7 +186,7 @@ def visible_event(event: Event, is_own: Callable[[str], bool]) -> Event:
     return event._replace(other=ANOTHER)
 
 
-def _timeline(request: TracedRequest, now: float) -> Timeline:
+def _timeline(request: TimelineRequest, now: float) -> Timeline:
     """Return a timeline that does not hold the request: that would keep the prompt."""
     tenant = request.arrival.tenant.name
     return Timeline(

@@ -9,13 +9,13 @@ class ContentDelta(NamedTuple):
     text: str
 
 
-class ReasoningDelta(NamedTuple):
+class ReasoningTextDelta(NamedTuple):
     """More of what the model thought before it answered."""
 
     text: str
 
 
-class CallBegun(NamedTuple):
+class CallStart(NamedTuple):
     """The model calls the tool of this name; `number` counts the calls of an output from 0. In some
     formats the model gives the call an `id`."""
 
@@ -24,18 +24,18 @@ class CallBegun(NamedTuple):
     id: str | None = None
 
 
-class ArgumentsDelta(NamedTuple):
+class CallArgumentsDelta(NamedTuple):
     """More of the JSON object that holds the arguments of a call."""
 
     number: int
     text: str
 
 
-class CallEnded(NamedTuple):
+class CallEnd(NamedTuple):
     """The arguments of a call are complete: joined they are a JSON object."""
 
     number: int
 
 
-CallEvent: TypeAlias = CallBegun | ArgumentsDelta | CallEnded
-Event: TypeAlias = ContentDelta | ReasoningDelta | CallEvent
+CallEvent: TypeAlias = CallStart | CallArgumentsDelta | CallEnd
+Event: TypeAlias = ContentDelta | ReasoningTextDelta | CallEvent

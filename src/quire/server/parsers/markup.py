@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from quire.server.parsers.events import ArgumentsDelta, CallBegun, CallEnded, CallEvent, Event
+from quire.server.parsers.events import CallArgumentsDelta, CallEnd, CallEvent, CallStart, Event
 from quire.server.parsers.json_scanner import JsonScanner, NotJson
 from quire.server.parsers.text_source import SPACE, Reading, TextSource
 
@@ -45,18 +45,18 @@ class CallWriter:
         self.check_head()
         self._on_call()
         self.source.unmark()
-        self._events.append(CallBegun(self.num_begun, name, call_id))
+        self._events.append(CallStart(self.num_begun, name, call_id))
         self.num_begun += 1
         self.in_call = True
 
     def add(self, text: str) -> None:
         """Add to the arguments of the call that was begun last."""
         if text:
-            self._events.append(ArgumentsDelta(self.num_begun - 1, text))
+            self._events.append(CallArgumentsDelta(self.num_begun - 1, text))
 
     def end(self) -> None:
         """End the call that was begun last; what is read from here on may be given back."""
-        self._events.append(CallEnded(self.num_begun - 1))
+        self._events.append(CallEnd(self.num_begun - 1))
         self.in_call = False
         self.source.mark()
 
@@ -65,7 +65,7 @@ class CallWriter:
         self._on_call()
         calls = [each for each in events if isinstance(each, CallEvent)]
         self._events += [each._replace(number=each.number + self.num_begun) for each in calls]
-        self.num_begun += sum(isinstance(each, CallBegun) for each in calls)
+        self.num_begun += sum(isinstance(each, CallStart) for each in calls)
 
     def check_head(self) -> None:
         """Raise NotACall if nothing has been sent of a call though much of it was read."""
@@ -90,8 +90,8 @@ class CallWriter:
 
 def are_whole_calls(events: Sequence[Event]) -> bool:
     """Return whether events are those of calls alone, at least one, all of them complete."""
-    num_begun = sum(isinstance(event, CallBegun) for event in events)
-    num_ended = sum(isinstance(event, CallEnded) for event in events)
+    num_begun = sum(isinstance(event, CallStart) for event in events)
+    num_ended = sum(isinstance(event, CallEnd) for event in events)
     texts = (event.text for event in events if not isinstance(event, CallEvent))
     return 0 < num_begun == num_ended and not any(text.strip(SPACE) for text in texts)
 

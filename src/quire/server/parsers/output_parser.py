@@ -8,7 +8,7 @@ a text was cut off before it said whether a call comes, what had come of the cal
 
 from dataclasses import dataclass, field, replace
 
-from quire.server.parsers.events import CallEnded, ContentDelta, Event, ReasoningDelta
+from quire.server.parsers.events import CallEnd, ContentDelta, Event, ReasoningTextDelta
 from quire.server.parsers.formats import (
     HeadedCall,
     JsonCall,
@@ -62,7 +62,7 @@ class _Prose:
     """Text between markup: white space waits until it is known not to stand beside a tag."""
 
     def __init__(
-        self, make: type[ContentDelta] | type[ReasoningDelta], events: list[Event]
+        self, make: type[ContentDelta] | type[ReasoningTextDelta], events: list[Event]
     ) -> None:
         self.is_blank = True
         self.is_after_tag = False
@@ -101,7 +101,7 @@ class OutputParser:
         self._events: list[Event] = []
         self._source = TextSource()
         self._content = _Prose(ContentDelta, self._events)
-        self._reasoning = _Prose(ReasoningDelta, self._events)
+        self._reasoning = _Prose(ReasoningTextDelta, self._events)
         self._writer = CallWriter(self._source, options.tools, self._events, self._content.meet_tag)
         self._owed: str | None = None
         self._run = self._read()
@@ -146,7 +146,7 @@ class OutputParser:
         events = self._events.copy()
         self._events.clear()
         if self._options.one_call:
-            ends = [index for index, event in enumerate(events) if isinstance(event, CallEnded)]
+            ends = [index for index, event in enumerate(events) if isinstance(event, CallEnd)]
             self._has_ended = self._has_ended or bool(ends)
             return events[: ends[0] + 1] if ends else events
         return events

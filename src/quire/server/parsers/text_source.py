@@ -16,7 +16,7 @@ SPACE = " \t\r\n"
 _GAP = re.compile(f"[{SPACE}]*")
 
 
-class Found(NamedTuple):
+class TagMatch(NamedTuple):
     """`text` comes before the tag; without a tag more may follow, unless the text has ended."""
 
     text: str
@@ -120,20 +120,20 @@ class TextSource:
         self._at += len(tag) if comes else 0
         return comes
 
-    def read_until(self, tags: Sequence[str]) -> Reading[Found]:
+    def read_until(self, tags: Sequence[str]) -> Reading[TagMatch]:
         """Read up to the first of the tags, which is left unread, or as much as certainly has no
         tag in it."""
         if not (yield from self.wait()):
-            return Found("", None)
+            return TagMatch("", None)
         while True:
             starts = [(self._text.find(tag, self._at), -len(tag), tag) for tag in tags]
             found = min((each for each in starts if each[0] >= 0), default=None)
             if found is not None and not self._may_grow(found[0], tags):
-                return Found(self.take(found[0] - self._at), found[2])
+                return TagMatch(self.take(found[0] - self._at), found[2])
             end = len(self._text) - self._num_held(tags) if found is None else found[0]
             num_free = end - self._at
             if num_free:
-                return Found(self.take(num_free), None)
+                return TagMatch(self.take(num_free), None)
             yield
 
     def _may_grow(self, start: int, tags: Sequence[str]) -> bool:

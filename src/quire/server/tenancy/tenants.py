@@ -17,7 +17,7 @@ from quire.server.tenancy.rates import KeyRates, build_rates
 from quire.server.tenancy.request_log import RequestFigures
 
 ARRIVAL = "quire.arrival"
-"""The key under which the ASGI scope of a request holds its `Arrival`."""
+"""The key under which the ASGI scope of a request holds its `IncomingRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ ADMIN_NAME = "(admin)"
 """The name of who has the admin key, where there are API keys: no key of a file can have it."""
 
 
-class Arrival(NamedTuple):
+class IncomingRequest(NamedTuple):
     """A request of which the body has not been read yet; `arrived_s` is in seconds of the server's
     clock. `trace` is its place in a trace, if it has one; `figures` take what its line in the log
     tells, if it gets one. `in_batch` says that it is a line of a batch, for which nobody
@@ -61,10 +61,10 @@ class Arrival(NamedTuple):
     in_batch: bool = False
 
 
-def arrival_of(request: Request) -> Arrival:
+def arrival_of(request: Request) -> IncomingRequest:
     """Return what the middleware has noted of a request."""
     arrival = request.scope[ARRIVAL]
-    assert isinstance(arrival, Arrival)
+    assert isinstance(arrival, IncomingRequest)
     return arrival
 
 

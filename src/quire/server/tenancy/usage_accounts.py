@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from quire.scheduler.usage.ledger import TenantUsage, Usage, UsageUpdate
+from quire.scheduler.usage.ledger import TenantUsage, UsageTotals, UsageUpdate
 from quire.server.tenancy.rates import Rate
 
 
@@ -28,7 +28,7 @@ class ModelAccounts:
     end is counted here alone: the server's own counters are sums over the accounts."""
 
     def __init__(self, tenants: Iterable[str]) -> None:
-        self._used = {tenant: Usage() for tenant in tenants}
+        self._used = {tenant: UsageTotals() for tenant in tenants}
         self._num_ended: Counter[tuple[str, RequestEnd]] = Counter()
 
     def __iter__(self) -> Iterator[str]:
@@ -57,10 +57,10 @@ class ModelAccounts:
         self._account(tenant)
         self._num_ended[tenant, end] += 1
 
-    def _account(self, tenant: str) -> Usage:
+    def _account(self, tenant: str) -> UsageTotals:
         account = self._used.get(tenant)
         if account is None:
-            account = self._used[tenant] = Usage()
+            account = self._used[tenant] = UsageTotals()
         return account
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Scan(NamedTuple):
+class StopStringScan(NamedTuple):
     """`text` may be sent now; `stop` is the stop string that ended it, if one did."""
 
     text: str
@@ -48,11 +48,11 @@ class StopStringMatcher:
         self._num_matched = [0] * len(table.stops)
         self._held = ""
 
-    def feed(self, text: str) -> Scan:
+    def feed(self, text: str) -> StopStringScan:
         """Take the next text; return what of all so far may be sent."""
         stops = self._table.stops
         if not stops:
-            return Scan(text, None)
+            return StopStringScan(text, None)
         ends = [(end, stop) for n, stop in enumerate(stops) if (end := self._match(n, text))]
         text = self._held + text
         if ends:
@@ -60,7 +60,7 @@ class StopStringMatcher:
             return self._cut(text, len(self._held) + end, stop)
         split = len(text) - max(self._num_matched)
         self._held = text[split:]
-        return Scan(text[:split], None)
+        return StopStringScan(text[:split], None)
 
     def _match(self, number: int, text: str) -> int | None:
         """Return the index after the character that completes this stop string; None if none
@@ -79,9 +79,9 @@ class StopStringMatcher:
         self._num_matched[number] = matched
         return None
 
-    def _cut(self, text: str, end: int, stop: str) -> Scan:
+    def _cut(self, text: str, end: int, stop: str) -> StopStringScan:
         self._held = ""
-        return Scan(text[: end if self._table.include_stop else end - len(stop)], stop)
+        return StopStringScan(text[: end if self._table.include_stop else end - len(stop)], stop)
 
     def flush(self) -> str:
         """Return what was held back: no stop string came."""

@@ -6,7 +6,7 @@ from typing import Protocol
 from quire.storage.disk.block_header import BlockIdentity
 
 
-class AddsCounts(Protocol):
+class LookupAccounts(Protocol):
     """Accounts with `num_hits`, `num_misses`, `num_declined` and `num_loaded_tokens` at least."""
 
     def add(self, **counts: float) -> None:
@@ -18,7 +18,7 @@ class BlockSource(Protocol):
     """Blocks that can be looked up at once and read in a while: a folder, or other engines."""
 
     @property
-    def counts(self) -> AddsCounts: ...
+    def counts(self) -> LookupAccounts: ...
 
     @property
     def num_blocks(self) -> int:

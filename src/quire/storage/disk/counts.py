@@ -64,7 +64,7 @@ def summed(before: StatsT, after: StatsT, gauges: Set[str]) -> StatsT:
     return replace(after, **sums)
 
 
-class Counts(Generic[StatsT]):
+class ThreadSafeCounts(Generic[StatsT]):
     """Counts that several threads add to, in accounts that begin as `stats`."""
 
     def __init__(self, stats: StatsT) -> None:

@@ -30,7 +30,7 @@ HEAD_BYTES = _SIZES.size + 8
 """The bytes before the headers of blocks."""
 
 
-class Found(Enum):
+class LookupOutcome(Enum):
     """The outcomes of a look for a block. One that is BAD is here and cannot be used."""
 
     WHOLE = auto()
@@ -82,7 +82,7 @@ class Block(NamedTuple):
     row: memoryview
 
 
-class Asked(NamedTuple):
+class BlockRequest(NamedTuple):
     """A block that is wanted of an extent, by its position there."""
 
     position: int
@@ -149,13 +149,13 @@ def read_extent(path: str, name: str) -> Extent | None:
     return Extent(name, num_bytes, entry_bytes, row_bytes, tuple(keys))
 
 
-def read_blocks(path: str, extent: Extent, asked: Sequence[Asked]) -> list[Found]:
+def read_blocks(path: str, extent: Extent, asked: Sequence[BlockRequest]) -> list[LookupOutcome]:
     """Read blocks, in the order of their positions, into their rows. A row means nothing unless
     its answer is WHOLE. Raises OSError where the disk fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return [Found.MISSING] * len(asked)
+        return [LookupOutcome.MISSING] * len(asked)
     try:
         return [
             found for run in _runs(asked) for found in _read_run(descriptor, extent, asked[run])
@@ -192,7 +192,7 @@ def _padded(header: bytes, extent: Extent) -> bytes:
     return header.ljust(extent.entry_bytes - CHECKSUM_BYTES, b"\0")
 
 
-def _runs(asked: Sequence[Asked]) -> list[slice]:
+def _runs(asked: Sequence[BlockRequest]) -> list[slice]:
     """Return the slices of `asked` whose blocks are adjacent in the file."""
     starts = [
         at for at, each in enumerate(asked) if not at or each.position != asked[at - 1].position + 1
@@ -200,22 +200,24 @@ def _runs(asked: Sequence[Asked]) -> list[slice]:
     return [slice(*pair) for pair in zip(starts, [*starts[1:], len(asked)], strict=True)]
 
 
-def _read_run(descriptor: int, extent: Extent, asked: Sequence[Asked]) -> list[Found]:
+def _read_run(
+    descriptor: int, extent: Extent, asked: Sequence[BlockRequest]
+) -> list[LookupOutcome]:
     """Read blocks that are side by side."""
     first, width = asked[0].position, extent.entry_bytes
     entries = os.pread(descriptor, width * len(asked), extent.entry_offset(first))
     if any(len(each.block.row) != extent.row_bytes for each in asked):
-        return [Found.BAD] * len(asked)
+        return [LookupOutcome.BAD] * len(asked)
     rows = [each.block.row for each in asked]
     num_whole = _read_rows(descriptor, rows, extent.row_offset(first)) // extent.row_bytes
     found = []
     for number, each in enumerate(asked):
         entry = entries[number * width : (number + 1) * width]
         if entry == bytes(width):
-            found.append(Found.MISSING)
+            found.append(LookupOutcome.MISSING)
             continue
         is_good = number < num_whole and is_whole(each.block, entry)
-        found.append(Found.WHOLE if is_good else Found.BAD)
+        found.append(LookupOutcome.WHOLE if is_good else LookupOutcome.BAD)
     return found
 
 

@@ -29,7 +29,7 @@ TEMPORARY = re.compile(r"\.[0-9a-f]{4,256}\.[0-9a-f]{16}\.tmp")
 TRASH = re.compile(r"\.trash-[0-9a-f]{16}")
 
 
-class StoredFile(NamedTuple):
+class ExtentFile(NamedTuple):
     """The file of an extent: its path below the folder, its bytes, and when it was last of use, in
     seconds since the epoch."""
 
@@ -81,7 +81,7 @@ def move_to_trash(root: Path, folder: str) -> None:
         os.rename(root / folder, root / f".trash-{secrets.token_hex(8)}")
 
 
-def scan(root: Path) -> Iterator[StoredFile]:
+def scan(root: Path) -> Iterator[ExtentFile]:
     """Yield all extents of all models, and delete leftovers of kills and resets. Unreadable files
     are skipped."""
     for model in _entries(root):
@@ -94,7 +94,7 @@ def scan(root: Path) -> Iterator[StoredFile]:
                 yield from _scan_extents(folder.path, f"{model.name}/{folder.name}")
 
 
-def _scan_extents(path: str, below: str) -> Iterator[StoredFile]:
+def _scan_extents(path: str, below: str) -> Iterator[ExtentFile]:
     for file in _entries(path):
         is_extent = EXTENT.fullmatch(file.name) is not None
         if not is_extent and not TEMPORARY.fullmatch(file.name):
@@ -104,7 +104,7 @@ def _scan_extents(path: str, below: str) -> Iterator[StoredFile]:
             if not S_ISREG(status.st_mode):
                 continue
             if is_extent:
-                yield StoredFile(f"{below}/{file.name}", status.st_size, status.st_mtime)
+                yield ExtentFile(f"{below}/{file.name}", status.st_size, status.st_mtime)
             elif time.time() - status.st_mtime > MAX_TEMPORARY_AGE_S:
                 os.unlink(file.path)
         except OSError:

@@ -13,14 +13,14 @@ OnKey: TypeAlias = Callable[[bytes, bool], None]
 """Takes a key, and whether a block is found under it from now on or no more."""
 
 
-class Spot(NamedTuple):
+class BlockLocation(NamedTuple):
     """The extent that has a block, and the block's position there."""
 
     extent: Extent
     position: int
 
 
-class Seen(NamedTuple):
+class ScannedExtent(NamedTuple):
     """An extent that a scan has seen, and when it was last of use, in seconds since the epoch."""
 
     extent: Extent
@@ -68,14 +68,14 @@ class Index:
     def __contains__(self, key: bytes) -> bool:
         return key in self._extents
 
-    def spot(self, key: bytes) -> Spot | None:
+    def spot(self, key: bytes) -> BlockLocation | None:
         """Return the place of a block, None if it is unknown."""
         extents = self._extents.get(key)
-        return None if extents is None else Spot(extents[0], extents[0].keys.index(key))
+        return None if extents is None else BlockLocation(extents[0], extents[0].keys.index(key))
 
-    def spots(self, key: bytes) -> list[Spot]:
+    def spots(self, key: bytes) -> list[BlockLocation]:
         """Return all places of a block."""
-        return [Spot(each, each.keys.index(key)) for each in self._extents.get(key, ())]
+        return [BlockLocation(each, each.keys.index(key)) for each in self._extents.get(key, ())]
 
     def used_s(self, key: bytes) -> float | None:
         """Return when the extent of a block was last of use, None if it is not here."""
@@ -103,7 +103,7 @@ class Index:
     def add(self, extent: Extent, now: float) -> list[Extent]:
         """Add a written extent, and return the extents to evict for it."""
         with self._lock:
-            self._put(Seen(extent, now))
+            self._put(ScannedExtent(extent, now))
             if self._is_scanning:
                 self._removed.discard(extent.name)
                 self._added.add(extent.name)
@@ -145,7 +145,7 @@ class Index:
             self._is_scanning = True
             self._added, self._removed = set(), set()
 
-    def end_scan(self, seen: Iterable[Seen]) -> list[Extent]:
+    def end_scan(self, seen: Iterable[ScannedExtent]) -> list[Extent]:
         """Apply the result of a scan, unless `remove_all` voided it, and return the extents to
         delete. A known extent keeps the facts about its blocks."""
         with self._lock:
@@ -162,7 +162,7 @@ class Index:
             self._entries = OrderedDict(ordered)
             return self._take_excess()
 
-    def _take_in(self, seen: Seen) -> None:
+    def _take_in(self, seen: ScannedExtent) -> None:
         name = seen.extent.name
         known = self._entries.get(name)
         if known is not None and (known.extent is seen.extent or name in self._added):
@@ -170,7 +170,7 @@ class Index:
         elif name not in self._removed:
             self._put(seen)
 
-    def _put(self, seen: Seen) -> None:
+    def _put(self, seen: ScannedExtent) -> None:
         extent = seen.extent
         known = self._entries.get(extent.name)
         if known is not None:

@@ -15,12 +15,12 @@ from pathlib import Path
 from threading import Lock
 
 from quire.storage.disk.block_header import BlockIdentity, digest_of_keys, header_of
-from quire.storage.disk.counts import NO_DISK, Counts, DiskStats
+from quire.storage.disk.counts import NO_DISK, DiskStats, ThreadSafeCounts
 from quire.storage.disk.extent_file import (
-    Asked,
     Block,
+    BlockRequest,
     Extent,
-    Found,
+    LookupOutcome,
     StoredBlock,
     erase_blocks,
     extent_of,
@@ -30,7 +30,7 @@ from quire.storage.disk.extent_file import (
     write_extent,
 )
 from quire.storage.disk.files import (
-    StoredFile,
+    ExtentFile,
     extent_name,
     make_folders,
     model_folder,
@@ -38,7 +38,7 @@ from quire.storage.disk.files import (
     scan,
     temporary_name,
 )
-from quire.storage.disk.index import Index, OnKey, Seen
+from quire.storage.disk.index import Index, OnKey, ScannedExtent
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class BlockStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.epoch = 0
-        self.counts = Counts(NO_DISK)
+        self.counts = ThreadSafeCounts(NO_DISK)
         self._root = root
         self._fingerprint = fingerprint
         self._folder = model_folder(fingerprint)
@@ -140,12 +140,12 @@ class BlockStore:
         """
         began = time.perf_counter()
         blocks = self._blocks(identities, rows)
-        asked: dict[Extent, list[Asked]] = {}
+        asked: dict[Extent, list[BlockRequest]] = {}
         for block in blocks:
             spot = None if self._is_shut else self._index.spot(block.key)
             if spot is None:
                 break
-            asked.setdefault(spot.extent, []).append(Asked(spot.position, block))
+            asked.setdefault(spot.extent, []).append(BlockRequest(spot.position, block))
         whole = {key for extent, each in asked.items() for key in self._read(extent, each)}
         num_bytes = sum(len(block.row) for block in blocks if block.key in whole)
         seconds = time.perf_counter() - began
@@ -218,20 +218,20 @@ class BlockStore:
     def _path(self, extent: Extent) -> str:
         return str(self._root / extent.name)
 
-    def _read(self, extent: Extent, asked: Sequence[Asked]) -> list[bytes]:
+    def _read(self, extent: Extent, asked: Sequence[BlockRequest]) -> list[bytes]:
         """Read blocks of an extent; return the keys of intact ones."""
         in_order = sorted(asked, key=lambda each: each.position)
         try:
             found = read_blocks(self._path(extent), extent, in_order)
         except OSError as error:
             self._note_failure("read", error, 1)
-            found = [Found.MISSING] * len(asked)
+            found = [LookupOutcome.MISSING] * len(asked)
         pairs = list(zip(in_order, found, strict=True))
-        whole = [each.block.key for each, how in pairs if how is Found.WHOLE]
+        whole = [each.block.key for each, how in pairs if how is LookupOutcome.WHOLE]
         for each, how in pairs:
-            if how is Found.MISSING:
+            if how is LookupOutcome.MISSING:
                 self._index.remove_block(each.block.key, extent)
-        bad = [each.position for each, how in pairs if how is Found.BAD]
+        bad = [each.position for each, how in pairs if how is LookupOutcome.BAD]
         if bad:
             self.counts.add(num_corrupt=len(bad))
             self._erase(extent, bad)
@@ -274,12 +274,12 @@ class BlockStore:
         )
         return is_current and extent not in excess
 
-    def _see(self, file: StoredFile) -> Seen | None:
+    def _see(self, file: ExtentFile) -> ScannedExtent | None:
         """Return the extent in a file, None if it is missing. An invalid file is deleted if it
         belongs to this model, and otherwise left to other versions."""
         known = self._index.extent_named(file.name)
         if known is not None and known.num_bytes == file.num_bytes:
-            return Seen(known, file.used_s)
+            return ScannedExtent(known, file.used_s)
         path, is_ours = self._root / file.name, file.name.startswith(f"{self._folder}/")
         try:
             extent = read_extent(str(path), file.name)
@@ -288,12 +288,12 @@ class BlockStore:
         except OSError:
             extent, is_ours = None, False
         if is_ours and extent is not None and any(extent.keys):
-            return Seen(extent, file.used_s)
+            return ScannedExtent(extent, file.used_s)
         if is_ours:
             self.counts.add(num_corrupt=int(extent is None))
             self._delete(file.name)
             return None
-        return Seen(without_keys(file.name, file.num_bytes, extent), file.used_s)
+        return ScannedExtent(without_keys(file.name, file.num_bytes, extent), file.used_s)
 
     def _erase(self, extent: Extent, positions: Sequence[int]) -> None:
         """Erase blocks of an extent, and delete it with its last block."""

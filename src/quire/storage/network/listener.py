@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock, Thread
 
-from quire.storage.disk.counts import Counts
+from quire.storage.disk.counts import ThreadSafeCounts
 from quire.storage.disk.extent_file import StoredBlock
 from quire.storage.disk.store import BlockStore
 from quire.storage.network.address import Address
@@ -23,8 +23,8 @@ from quire.storage.network.wire import (
     SIZES,
     Credentials,
     FrameKind,
+    PeerSocket,
     Purpose,
-    Wire,
     frames_of,
     let_in,
     read_frame,
@@ -78,13 +78,13 @@ class Listener:
         listening: socket.socket,
         store: BlockStore,
         credentials: Credentials,
-        counts: Counts[TransferStats],
+        counts: ThreadSafeCounts[TransferStats],
     ) -> None:
         self._listening = listening
         self._store = store
         self._credentials = credentials
         self.counts = counts
-        self._wires: set[Wire] = set()
+        self._wires: set[PeerSocket] = set()
         self._lock = Lock()
         self._is_closed = False
         self._thread = Thread(target=self._accept, name="KV transfer listener", daemon=True)
@@ -116,7 +116,7 @@ class Listener:
         while not self._is_closed:
             try:
                 connection, peer = self._listening.accept()
-                wire = Wire(connection)
+                wire = PeerSocket(connection)
             except OSError:
                 if self._is_closed:
                     return
@@ -133,9 +133,9 @@ class Listener:
                 continue
             Thread(target=self._serve, args=(wire, name), name="KV transfer", daemon=True).start()
 
-    def _serve(self, wire: Wire, name: str) -> None:
+    def _serve(self, wire: PeerSocket, name: str) -> None:
         """Answer one connection until it ends."""
-        serve: Callable[[Wire], None] | None = None
+        serve: Callable[[PeerSocket], None] | None = None
         try:
             purpose = let_in(wire, self._credentials, os.urandom(NONCE_BYTES))
             serve = self._tell_keys if purpose is Purpose.KEYS else self._send_blocks
@@ -151,7 +151,7 @@ class Listener:
                 self._wires.discard(wire)
             wire.close()
 
-    def _tell_keys(self, wire: Wire) -> None:
+    def _tell_keys(self, wire: PeerSocket) -> None:
         """Send the keys of all blocks, and then the changes."""
         news = _News()
         keys = self._store.watch(news.note)
@@ -164,7 +164,7 @@ class Listener:
         finally:
             self._store.unwatch(news.note)
 
-    def _send_blocks(self, wire: Wire) -> None:
+    def _send_blocks(self, wire: PeerSocket) -> None:
         """Send the requested blocks."""
         while True:
             keys = read_frame(wire, None).keys
@@ -206,7 +206,7 @@ class _Files:
         return self._descriptor
 
 
-def _send_block(wire: Wire, stored: StoredBlock, files: _Files) -> int:
+def _send_block(wire: PeerSocket, stored: StoredBlock, files: _Files) -> int:
     """Send a block as it is in its file; return the bytes of its row, 0 if it is not there."""
     try:
         file = files.opened(stored.path)

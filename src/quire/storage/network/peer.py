@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from quire.storage.disk.block_header import CHECKSUM_BYTES
-from quire.storage.disk.extent_file import Block, Found, is_whole
+from quire.storage.disk.extent_file import Block, LookupOutcome, is_whole
 from quire.storage.network.address import Address
 from quire.storage.network.wire import (
     ALIVE_S,
@@ -26,9 +26,9 @@ from quire.storage.network.wire import (
     SIZES,
     Credentials,
     FrameKind,
+    PeerRefused,
+    PeerSocket,
     Purpose,
-    Refused,
-    Wire,
     ask_in,
     frames_of,
     read_frame,
@@ -46,12 +46,12 @@ MAX_MIRRORED = 1 << 20
 """No more blocks of one peer are known, at about 100 bytes each."""
 
 
-class Answer(NamedTuple):
+class PeerAnswer(NamedTuple):
     """An answer of a peer: `num_whole` of the first blocks came, and it was `ended_by` one that was
     MISSING or BAD, or by the last."""
 
     num_whole: int
-    ended_by: Found
+    ended_by: LookupOutcome
 
 
 class Peer:
@@ -62,8 +62,8 @@ class Peer:
         self._credentials = credentials
         self._keys: set[bytes] = set()
         self._void: set[bytes] = set()
-        self._mirror: Wire | None = None
-        self._idle: deque[Wire] = deque()
+        self._mirror: PeerSocket | None = None
+        self._idle: deque[PeerSocket] = deque()
         self._closing = Event()
         self._is_warned = False
         self._pause_s = FIRST_PAUSE_S
@@ -84,7 +84,7 @@ class Peer:
         """Return whether it offers a block, as far as is known."""
         return key in self._keys
 
-    def read(self, blocks: Sequence[Block]) -> Answer:
+    def read(self, blocks: Sequence[Block]) -> PeerAnswer:
         """Read blocks into their rows, up to the first missing or wrong one. Raises OSError where
         the peer is not reached or too slow; then it has nothing for a while."""
         end_s = time.monotonic() + READ_S
@@ -93,14 +93,14 @@ class Peer:
             for start in range(0, len(blocks), MAX_KEYS):
                 answer = self._ask(blocks[start : start + MAX_KEYS], end_s)
                 num_whole += answer.num_whole
-                if answer.ended_by is not Found.WHOLE:
+                if answer.ended_by is not LookupOutcome.WHOLE:
                     self._keys.discard(blocks[num_whole].key)
-                    return Answer(num_whole, answer.ended_by)
+                    return PeerAnswer(num_whole, answer.ended_by)
         except OSError as error:
             self._lose(error)
             raise
         self._pause_s = FIRST_PAUSE_S
-        return Answer(num_whole, Found.WHOLE)
+        return PeerAnswer(num_whole, LookupOutcome.WHOLE)
 
     def void(self) -> None:
         """Ask for none of the blocks that it has now, unless it comes to have them anew."""
@@ -116,9 +116,9 @@ class Peer:
         while self._idle:
             self._idle.popleft().close()
 
-    def _connect(self, purpose: Purpose, end_s: float) -> Wire:
+    def _connect(self, purpose: Purpose, end_s: float) -> PeerSocket:
         wait_s = max(end_s - time.monotonic(), 0.001)
-        wire = Wire(socket.create_connection(self._address, wait_s))
+        wire = PeerSocket(socket.create_connection(self._address, wait_s))
         try:
             ask_in(wire, self._credentials, os.urandom(NONCE_BYTES), purpose, end_s)
         except BaseException:
@@ -126,7 +126,7 @@ class Peer:
             raise
         return wire
 
-    def _ask(self, blocks: Sequence[Block], end_s: float) -> Answer:
+    def _ask(self, blocks: Sequence[Block], end_s: float) -> PeerAnswer:
         """Ask for blocks by a connection that was used before, or a new one where that is closed
         by now."""
         try:
@@ -136,12 +136,12 @@ class Peer:
         except (IndexError, OSError):
             return self._exchange(self._connect(Purpose.BLOCKS, end_s), blocks, end_s)
 
-    def _exchange(self, wire: Wire, blocks: Sequence[Block], end_s: float) -> Answer:
+    def _exchange(self, wire: PeerSocket, blocks: Sequence[Block], end_s: float) -> PeerAnswer:
         is_clean = False
         try:
             wire.send(frames_of(FrameKind.ASKED, [block.key for block in blocks]), end_s)
             answer = _read_answer(wire, blocks, end_s)
-            is_clean = answer.ended_by is not Found.BAD
+            is_clean = answer.ended_by is not LookupOutcome.BAD
         finally:
             if is_clean and not self._closing.is_set():
                 self._idle.append(wire)
@@ -169,7 +169,7 @@ class Peer:
                 return
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
-    def _follow(self, wire: Wire) -> None:
+    def _follow(self, wire: PeerSocket) -> None:
         """Mirror the keys of the peer until that ends by an OSError."""
         self._mirror = wire
         try:
@@ -201,17 +201,17 @@ class Peer:
             logger.warning("no blocks are had from %s for now: %s", self._address, error)
 
 
-def _read_answer(wire: Wire, blocks: Sequence[Block], end_s: float) -> Answer:
+def _read_answer(wire: PeerSocket, blocks: Sequence[Block], end_s: float) -> PeerAnswer:
     """Read the answer to a question for these blocks. Raises OSError where it is none."""
     for number, block in enumerate(blocks):
         entry_bytes, row_bytes = SIZES.unpack(wire.read(SIZES.size, end_s))
         if not entry_bytes:
-            return Answer(number, Found.MISSING)
+            return PeerAnswer(number, LookupOutcome.MISSING)
         least = len(block.header) + CHECKSUM_BYTES
         if not least <= entry_bytes <= MAX_ENTRY_BYTES or row_bytes != len(block.row):
-            raise Refused(f"it sent a block of {entry_bytes} and {row_bytes} bytes")
+            raise PeerRefused(f"it sent a block of {entry_bytes} and {row_bytes} bytes")
         entry = wire.read(entry_bytes, end_s)
         wire.read_into(block.row, end_s)
         if not is_whole(block, entry):
-            return Answer(number, Found.BAD)
-    return Answer(len(blocks), Found.WHOLE)
+            return PeerAnswer(number, LookupOutcome.BAD)
+    return PeerAnswer(len(blocks), LookupOutcome.WHOLE)

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from quire.storage.disk.block_header import BlockIdentity, header_of
-from quire.storage.disk.counts import Counts
-from quire.storage.disk.extent_file import Block, Found
+from quire.storage.disk.counts import ThreadSafeCounts
+from quire.storage.disk.extent_file import Block, LookupOutcome
 from quire.storage.network.address import Address
 from quire.storage.network.counts import TransferStats
 from quire.storage.network.peer import Peer
@@ -20,7 +20,7 @@ class PeerStore:
         self,
         addresses: Iterable[Address],
         credentials: Credentials,
-        counts: Counts[TransferStats],
+        counts: ThreadSafeCounts[TransferStats],
     ) -> None:
         self.counts = counts
         self._fingerprint = credentials.fingerprint
@@ -87,6 +87,7 @@ class PeerStore:
             self.counts.add(num_failed=1)
             return 0
         self.counts.add(
-            num_gone=answer.ended_by is Found.MISSING, num_corrupt=answer.ended_by is Found.BAD
+            num_gone=answer.ended_by is LookupOutcome.MISSING,
+            num_corrupt=answer.ended_by is LookupOutcome.BAD,
         )
         return answer.num_whole

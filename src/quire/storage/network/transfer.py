@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.storage.disk.counts import Counts
+from quire.storage.disk.counts import ThreadSafeCounts
 from quire.storage.network.counts import TransferStats
 from quire.storage.network.listener import Listener
 from quire.storage.network.peer_store import PeerStore
@@ -15,7 +15,7 @@ class Transfer:
 
     peers: PeerStore
     listener: Listener | None
-    counts: Counts[TransferStats]
+    counts: ThreadSafeCounts[TransferStats]
 
     @property
     def stats(self) -> TransferStats:

@@ -66,7 +66,7 @@ class FrameKind(IntEnum):
     ASKED = 3
 
 
-class Refused(ConnectionError):
+class PeerRefused(ConnectionError):
     """The other end is none that blocks are had from, or given to."""
 
 
@@ -82,7 +82,7 @@ class Frame(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-class Wire:
+class PeerSocket:
     """A connected socket. Every call ends at a time, `end_s` of `time.monotonic`, by TimeoutError,
     which is an OSError as all that it raises."""
 
@@ -149,28 +149,28 @@ def proof_of(secret: bytes, role: bytes, said: Iterable[bytes]) -> bytes:
 
 
 def ask_in(
-    wire: Wire, credentials: Credentials, nonce: bytes, purpose: Purpose, end_s: float
+    wire: PeerSocket, credentials: Credentials, nonce: bytes, purpose: Purpose, end_s: float
 ) -> None:
-    """Begin a connection as the fetching end. Raises Refused, or another OSError."""
+    """Begin a connection as the fetching end. Raises PeerRefused, or another OSError."""
     fingerprint, secret = credentials
     hello = wire.read(len(MAGIC) + NONCE_BYTES, end_s)
     if hello[: len(MAGIC)] != MAGIC:
-        raise Refused("it does not speak of blocks, or another version of Quire does")
+        raise PeerRefused("it does not speak of blocks, or another version of Quire does")
     said = (hello, nonce, fingerprint, bytes([purpose]))
     wire.send(b"".join(said[1:]) + proof_of(secret, b"asks", said), end_s)
     try:
         answer = wire.read(1 + PROOF_BYTES, end_s)
     except ConnectionResetError:
-        raise Refused("it closed the connection: another --kv-transfer-secret-file?") from None
+        raise PeerRefused("it closed the connection: another --kv-transfer-secret-file?") from None
     if not hmac.compare_digest(answer[1:], proof_of(secret, b"offers", (*said, answer[:1]))):
-        raise Refused("it does not know the secret of --kv-transfer-secret-file")
+        raise PeerRefused("it does not know the secret of --kv-transfer-secret-file")
     if answer[0] != Verdict.WELCOME:
-        raise Refused("it serves another model, or the same in another way")
+        raise PeerRefused("it serves another model, or the same in another way")
 
 
-def let_in(wire: Wire, credentials: Credentials, nonce: bytes) -> Purpose:
-    """Begin a connection as the end that offers; return what it is for. Raises Refused, or another
-    OSError."""
+def let_in(wire: PeerSocket, credentials: Credentials, nonce: bytes) -> Purpose:
+    """Begin a connection as the end that offers; return what it is for. Raises PeerRefused, or
+    another OSError."""
     fingerprint, secret = credentials
     end_s = time.monotonic() + HANDSHAKE_S
     hello = MAGIC + nonce
@@ -178,16 +178,16 @@ def let_in(wire: Wire, credentials: Credentials, nonce: bytes) -> Purpose:
     asked = wire.read(NONCE_BYTES + len(fingerprint) + 1, end_s)
     proof = wire.read(PROOF_BYTES, end_s)
     if not hmac.compare_digest(proof, proof_of(secret, b"asks", (hello, asked))):
-        raise Refused("it does not know the secret")
+        raise PeerRefused("it does not know the secret")
     is_ours = asked[NONCE_BYTES:-1] == fingerprint
     verdict = bytes([Verdict.WELCOME if is_ours else Verdict.OTHER_MODEL])
     wire.send(verdict + proof_of(secret, b"offers", (hello, asked, verdict)), end_s)
     if not is_ours:
-        raise Refused("it serves another model, or the same in another way")
+        raise PeerRefused("it serves another model, or the same in another way")
     try:
         return Purpose(asked[-1])
     except ValueError:
-        raise Refused(f"it asks for {asked[-1]}, which is nothing") from None
+        raise PeerRefused(f"it asks for {asked[-1]}, which is nothing") from None
 
 
 def pack_keys(keys: Iterable[bytes]) -> bytes:
@@ -204,17 +204,17 @@ def frames_of(kind: FrameKind, keys: Sequence[bytes]) -> bytes:
     return b"".join(frames)
 
 
-def read_frame(wire: Wire, end_s: float | None) -> Frame:
+def read_frame(wire: PeerSocket, end_s: float | None) -> Frame:
     """Return the next frame, which is waited for until `end_s`. Raises OSError where it is none."""
     kind, num_bytes = FRAME.unpack(wire.read(FRAME.size, end_s))
     if num_bytes > MAX_FRAME_BYTES or kind not in tuple(FrameKind):
-        raise Refused(f"it sent a frame of kind {kind} and {num_bytes} bytes")
+        raise PeerRefused(f"it sent a frame of kind {kind} and {num_bytes} bytes")
     body = wire.read(num_bytes, time.monotonic() + HANDSHAKE_S)
     keys, at = [], 0
     while at < num_bytes:
         end = at + 1 + body[at]
         if end > num_bytes:
-            raise Refused("it sent a frame that is cut short")
+            raise PeerRefused("it sent a frame that is cut short")
         keys.append(body[at + 1 : end])
         at = end
     return Frame(FrameKind(kind), tuple(keys))

@@ -16,13 +16,13 @@ import msgspec
 
 from quire.progress import Progress
 from quire.version import __version__
-from quire.workbench.bench.exchange import Address, parse_address
+from quire.workbench.bench.exchange import ServerAddress, parse_address
 from quire.workbench.bench.options import BenchOptions
 from quire.workbench.bench.plot import draw
 from quire.workbench.bench.probe import Server, find_server
 from quire.workbench.bench.processes import own_server
 from quire.workbench.bench.prompts import PromptGenerator, common_pool
-from quire.workbench.bench.ratios import Run
+from quire.workbench.bench.ratios import WorkloadRun
 from quire.workbench.bench.report import BenchReport, ServerFacts, show
 from quire.workbench.bench.server_client import BenchError, ServerClient
 from quire.workbench.bench.session import Session, fit
@@ -38,14 +38,14 @@ LABELS = ("A", "B")
 class Addresses:
     """The addresses of the servers; `first` None stands for a server that is started here."""
 
-    first: Address | None
-    second: Address | None
+    first: ServerAddress | None
+    second: ServerAddress | None
 
 
 def read_addresses(options: BenchOptions) -> Addresses:
     """Return the addresses that the options give. Raises ValueError, which names the flag."""
 
-    def parsed(flag: str, url: str | None) -> Address | None:
+    def parsed(flag: str, url: str | None) -> ServerAddress | None:
         try:
             return None if url is None else parse_address(url)
         except ValueError as error:
@@ -140,7 +140,7 @@ def _startup_times(options: BenchOptions) -> Iterator[float]:
 
 
 def _find_servers(
-    options: BenchOptions, first: Address, second: Address | None
+    options: BenchOptions, first: ServerAddress, second: ServerAddress | None
 ) -> tuple[Server, ...]:
     addresses = [first] if second is None else [first, second]
     return tuple(
@@ -220,7 +220,7 @@ def _report(
     *,
     startup_s: tuple[float, ...],
     session: Session | None = None,
-    runs: tuple[Run, ...] = (),
+    runs: tuple[WorkloadRun, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> BenchReport:
     return BenchReport(

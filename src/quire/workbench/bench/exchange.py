@@ -17,7 +17,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """A server listens at this address; `prefix` stands before every path, `tls` is None for plain
     HTTP."""
 
@@ -36,7 +36,7 @@ class Address:
         return f"{'https' if self.tls else 'http'}://{self.host_header}{self.prefix}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> ServerAddress:
     """Return the address of a base URL, with or without `/v1`. ValueError says what is wrong with
     it."""
     parts = urlsplit(url)
@@ -46,7 +46,7 @@ def parse_address(url: str) -> Address:
         raise ValueError("a base URL has no user, query or fragment")
     if not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
         raise ValueError(f"a URL has printable ASCII only, got {url!r}")
-    return Address(
+    return ServerAddress(
         host=parts.hostname,
         port=parts.port or DEFAULT_PORTS[parts.scheme],
         prefix=parts.path.rstrip("/").removesuffix("/v1"),
@@ -54,7 +54,7 @@ def parse_address(url: str) -> Address:
     )
 
 
-class Read(NamedTuple):
+class TimedBytes(NamedTuple):
     """Bytes and the time they were read, in seconds of time.perf_counter()."""
 
     at_s: float
@@ -67,7 +67,7 @@ class Exchange:
 
     start_s: float
     end_s: float
-    reads: tuple[Read, ...]
+    reads: tuple[TimedBytes, ...]
     failure: str | None
 
 
@@ -76,11 +76,11 @@ class ReplyRecorder(asyncio.Protocol):
     """Stamps what arrives, until the last chunk or the end of the connection."""
 
     ended: asyncio.Future[None]
-    reads: list[Read] = field(default_factory=list)
+    reads: list[TimedBytes] = field(default_factory=list)
 
     def data_received(self, data: bytes) -> None:
         """Stamp data; end the exchange on the last chunk rather than on the later close."""
-        self.reads.append(Read(time.perf_counter(), data))
+        self.reads.append(TimedBytes(time.perf_counter(), data))
         if data.endswith(b"\r\n" + LAST_CHUNK) or data == LAST_CHUNK:
             self._end()
 
@@ -95,7 +95,7 @@ class ReplyRecorder(asyncio.Protocol):
 
 
 def build_request(
-    address: Address, path: str, body: bytes | None = None, api_key: str | None = None
+    address: ServerAddress, path: str, body: bytes | None = None, api_key: str | None = None
 ) -> bytes:
     """Return the bytes of a POST of JSON, or of a GET without a body: made before the clock
     starts."""
@@ -112,7 +112,7 @@ def build_request(
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-async def exchange(address: Address, request: bytes, deadline_s: float) -> Exchange:
+async def exchange(address: ServerAddress, request: bytes, deadline_s: float) -> Exchange:
     """Send one request and record its reply; deadline_s is on the clock of time.perf_counter()."""
     loop = asyncio.get_running_loop()
     recorder = ReplyRecorder(loop.create_future())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from quire.workbench.bench.load import Load, Percentiles, percentiles
+from quire.workbench.bench.load import LoadOutcome, Percentiles, percentiles
 from quire.workbench.bench.replies import Failure, Reply, parse_reply
 from quire.workbench.bench.workloads import Workload
 
@@ -19,7 +19,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class LoadFigures:
     """One workload, run once on one server.
 
     Rates are tokens of good replies over the wall time from the first request's start to the last
@@ -71,7 +71,7 @@ def _per_output_token_s(reply: Reply) -> list[float]:
     return [spread_s / (reply.num_output_tokens - 1)]
 
 
-def figures_of(workload: Workload, load: Load) -> Figures:
+def figures_of(workload: Workload, load: LoadOutcome) -> LoadFigures:
     """Return the figures of raw replies, after the load is over."""
     parsed = [parse_reply(each) for each in load.exchanges]
     replies = [each for each in parsed if isinstance(each, Reply)]
@@ -85,7 +85,7 @@ def figures_of(workload: Workload, load: Load) -> Figures:
     first_s = [reply.text_times_s[0] - reply.start_s for reply in replies if reply.text_times_s]
     inter_s = [b - a for stamps in texts_s for a, b in pairwise(stamps)]
     whole_s = [reply.end_s - reply.start_s for reply in replies]
-    return Figures(
+    return LoadFigures(
         num_requests=len(parsed),
         num_failed=len(failures),
         num_other_length=sum(n not in (None, workload.num_output_tokens) for n in outputs),

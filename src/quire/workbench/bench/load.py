@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quire.workbench.bench.exchange import Address, Exchange, exchange
+from quire.workbench.bench.exchange import Exchange, ServerAddress, exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadOutcome:
     """The exchanges of a load, in the order in which they ended, and the seconds that they took."""
 
     exchanges: tuple[Exchange, ...]
@@ -45,16 +45,16 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoopLoad:
     """A load in which each of `concurrency` clients sends its next request when its last has
     ended."""
 
-    address: Address
+    address: ServerAddress
     concurrency: int
     timeout_s: float
     on_end: Callable[[], object] = lambda: None
 
-    def run(self, requests: Sequence[bytes]) -> Load:
+    def run(self, requests: Sequence[bytes]) -> LoadOutcome:
         """Send all requests; those still open after `timeout_s` are recorded as failed."""
         gc.collect()
         gc.disable()
@@ -62,7 +62,7 @@ class ClosedLoop:
         try:
             exchanges = asyncio.run(self._run(requests, start_s + self.timeout_s))
             wall_s = time.perf_counter() - start_s
-            return Load(tuple(exchanges), wall_s, time.process_time() - cpu_s)
+            return LoadOutcome(tuple(exchanges), wall_s, time.process_time() - cpu_s)
         finally:
             gc.enable()
 

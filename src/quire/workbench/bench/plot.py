@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.workbench.bench.figures import Figures
+from quire.workbench.bench.figures import LoadFigures
 from quire.workbench.bench.report import BenchReport, ServerFacts, middle, number, throughput_of
 from quire.workbench.bench.workloads import Workload
 
@@ -24,17 +24,17 @@ WIDE = 30
 """A scale is logarithmic from this ratio of its 99th percentile to its least value on."""
 
 
-class Measure(NamedTuple):
+class PlotColumn(NamedTuple):
     """A column of distributions; `values` are in milliseconds."""
 
     title: str
-    values: Callable[[Figures], Sequence[float]]
+    values: Callable[[LoadFigures], Sequence[float]]
 
 
 MEASURES = (
-    Measure("Time to first token", lambda figures: figures.samples.first_token_ms),
-    Measure("Inter-token latency", lambda figures: figures.samples.inter_token_ms),
-    Measure("End-to-end time", lambda figures: figures.samples.end_to_end_ms),
+    PlotColumn("Time to first token", lambda figures: figures.samples.first_token_ms),
+    PlotColumn("Inter-token latency", lambda figures: figures.samples.inter_token_ms),
+    PlotColumn("End-to-end time", lambda figures: figures.samples.end_to_end_ms),
 )
 
 
@@ -80,14 +80,14 @@ def _add_legend(figure: "Figure", report: BenchReport) -> None:
 
 
 def _pooled(
-    report: BenchReport, workload: Workload, server: ServerFacts, measure: Measure
+    report: BenchReport, workload: Workload, server: ServerFacts, measure: PlotColumn
 ) -> list[float]:
     runs = report.runs_of(workload, server)
     return sorted(value for run in runs for value in measure.values(run.figures))
 
 
 def _draw_distribution(
-    axes: "Axes", report: BenchReport, workload: Workload, measure: Measure
+    axes: "Axes", report: BenchReport, workload: Workload, measure: PlotColumn
 ) -> None:
     """Draw the share of values up to each, and the median as a dot."""
     pools = [_pooled(report, workload, server, measure) for server in report.servers]

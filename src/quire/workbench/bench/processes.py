@@ -26,7 +26,7 @@ START_TIMEOUT_S = 1800.0
 MAX_LOG_LINES = 8
 
 
-class OwnServer(NamedTuple):
+class StartedServer(NamedTuple):
     """`startup_s` is from the start of the process until it was ready."""
 
     url: str
@@ -50,7 +50,7 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def own_server(serve_args: Sequence[str]) -> Iterator[OwnServer]:
+def own_server(serve_args: Sequence[str]) -> Iterator[StartedServer]:
     """Start a server and wait until it is ready; at the end stop it with all its children, after
     SIGTERM too.
 
@@ -69,7 +69,7 @@ def own_server(serve_args: Sequence[str]) -> Iterator[OwnServer]:
             )
         try:
             url = _await_ready(process, log_path, start_s)
-            yield OwnServer(url, time.monotonic() - start_s)
+            yield StartedServer(url, time.monotonic() - start_s)
         finally:
             stop_group(process)
 

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from quire.workbench.bench.figures import Figures
+from quire.workbench.bench.figures import LoadFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WorkloadRun:
     """One workload on one server in one round."""
 
     workload: str
     label: str
     round_index: int
-    figures: Figures
+    figures: LoadFigures
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -49,11 +49,13 @@ def ratio_of(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None
 
 
 def compare(
-    first: Sequence[Run], second: Sequence[Run], measure: Callable[[Figures], float | None]
+    first: Sequence[WorkloadRun],
+    second: Sequence[WorkloadRun],
+    measure: Callable[[LoadFigures], float | None],
 ) -> Ratio | None:
     """Return the ratio of one workload's runs. A round in which either has a fault is left out."""
 
-    def value(run: Run) -> float | None:
+    def value(run: WorkloadRun) -> float | None:
         return None if run.faults else measure(run.figures)
 
     theirs = {run.round_index: run for run in second}

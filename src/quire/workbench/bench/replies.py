@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.workbench.bench.exchange import Exchange, Read
+from quire.workbench.bench.exchange import Exchange, TimedBytes
 
 HEAD_END = b"\r\n\r\n"
 MAX_SHOWN_BYTES = 300
@@ -69,18 +69,18 @@ class _Payload(NamedTuple):
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-def _split_head(reads: Sequence[Read]) -> tuple[bytes, list[Read]]:
+def _split_head(reads: Sequence[TimedBytes]) -> tuple[bytes, list[TimedBytes]]:
     """Return the response head, and the reads that follow it."""
     head = b""
     for index, read in enumerate(reads):
         head += read.data
         if HEAD_END in head:
             head, _, rest = head.partition(HEAD_END)
-            return head, [Read(read.at_s, rest), *reads[index + 1 :]]
+            return head, [TimedBytes(read.at_s, rest), *reads[index + 1 :]]
     raise BadReply("the connection closed before a response head came")
 
 
-def _unchunk(reads: Sequence[Read]) -> Iterator[Read]:
+def _unchunk(reads: Sequence[TimedBytes]) -> Iterator[TimedBytes]:
     """Undo the chunked transfer coding; a chunk's time is that of the read that completed it."""
     pending = b""
     for read in reads:
@@ -92,14 +92,14 @@ def _unchunk(reads: Sequence[Read]) -> Iterator[Read]:
             size = int(size_line.split(b";")[0], 16)
             if len(rest) < size + 2:
                 break
-            yield Read(read.at_s, rest[:size])
+            yield TimedBytes(read.at_s, rest[:size])
             pending = rest[size + 2 :]
             if size == 0:
                 return
     raise BadReply("the connection closed in the middle of the stream")
 
 
-def _payloads(reads: Sequence[Read]) -> Iterator[_Payload]:
+def _payloads(reads: Sequence[TimedBytes]) -> Iterator[_Payload]:
     """Yield the `data:` payloads of a stream of server-sent events, one line each."""
     pending = b""
     for read in reads:
@@ -111,7 +111,7 @@ def _payloads(reads: Sequence[Read]) -> Iterator[_Payload]:
 
 class _Opened(NamedTuple):
     status: int
-    pieces: list[Read]
+    pieces: list[TimedBytes]
 
 
 def _open(exchanged: Exchange) -> _Opened:
@@ -146,7 +146,7 @@ def _has_text(choice: _Choice) -> bool:
     return bool(choice.text or (choice.delta and choice.delta.content))
 
 
-def _events_of(exchanged: Exchange) -> list[Read]:
+def _events_of(exchanged: Exchange) -> list[TimedBytes]:
     status, pieces = _open(exchanged)
     if status != 200:
         shown = b"".join(piece.data for piece in pieces)[:MAX_SHOWN_BYTES]

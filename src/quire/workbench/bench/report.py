@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from quire.workbench.bench.figures import Figures
+from quire.workbench.bench.figures import LoadFigures
 from quire.workbench.bench.load import Percentiles
-from quire.workbench.bench.ratios import Ratio, Run, compare
+from quire.workbench.bench.ratios import Ratio, WorkloadRun, compare
 from quire.workbench.bench.workloads import Workload
 
 HEADER = (
@@ -52,13 +52,13 @@ class BenchReport:
     servers: tuple[ServerFacts, ...]
     startup_s: tuple[float, ...]
     workloads: tuple[Workload, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[WorkloadRun, ...]
 
     @property
     def num_failed(self) -> int:
         return sum(run.figures.num_failed for run in self.runs)
 
-    def runs_of(self, workload: Workload, server: ServerFacts) -> list[Run]:
+    def runs_of(self, workload: Workload, server: ServerFacts) -> list[WorkloadRun]:
         """Return the runs of one workload on one server, round by round."""
         key = (workload.name, server.label)
         return [run for run in self.runs if (run.workload, run.label) == key]
@@ -78,7 +78,7 @@ class BenchReport:
         )
 
 
-def throughput_of(workload: Workload) -> Callable[[Figures], float | None]:
+def throughput_of(workload: Workload) -> Callable[[LoadFigures], float | None]:
     """Return the rate that the workload counts, in tokens per second."""
     if workload.counts_prompt_tokens:
         return lambda figures: figures.total_tok_s
@@ -104,14 +104,14 @@ def _spread(each: Sequence[Percentiles]) -> str:
     return "/".join(number(middle(values)) for values in thirds)
 
 
-def _lengths(figures: Sequence[Figures]) -> str:
+def _lengths(figures: Sequence[LoadFigures]) -> str:
     lengths = [length for each in figures for length in each.prompt_lengths or ()]
     if not lengths:
         return "-"
     return f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)}-{max(lengths)}"
 
 
-def _cells(workload: Workload, label: str, figures: Sequence[Figures]) -> tuple[str, ...]:
+def _cells(workload: Workload, label: str, figures: Sequence[LoadFigures]) -> tuple[str, ...]:
     ratio = middle(each.hit_ratio for each in figures)
     num_requests = sum(each.num_requests for each in figures)
     return (
@@ -167,7 +167,7 @@ def _startup_line(startup_s: Sequence[float]) -> str:
     return f"startup: {median(startup_s):.2f} s to ready ({extremes}), median of {len(startup_s)}"
 
 
-def _fault_lines(runs: Sequence[Run]) -> list[str]:
+def _fault_lines(runs: Sequence[WorkloadRun]) -> list[str]:
     faulty = [run for run in runs if run.faults]
     lines = [
         f"round {run.round_index + 1}, {run.workload}, {run.label}: {', '.join(run.faults)}"

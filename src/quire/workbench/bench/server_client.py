@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.workbench.bench.exchange import Address, Exchange, build_request, exchange
+from quire.workbench.bench.exchange import Exchange, ServerAddress, build_request, exchange
 from quire.workbench.bench.replies import BadReply, Response, read_response
 
 ASK_TIMEOUT_S = 120.0
@@ -55,7 +55,7 @@ def reason_of(response: Response) -> str:
 class ServerClient:
     """Sends single requests to an address, with the key to it."""
 
-    address: Address
+    address: ServerAddress
     api_key: str | None = field(repr=False)
 
     def request(self, path: str, body: bytes | None = None) -> bytes:

@@ -4,11 +4,11 @@ round."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from quire.workbench.bench.figures import Figures, figures_of
-from quire.workbench.bench.load import ClosedLoop
+from quire.workbench.bench.figures import LoadFigures, figures_of
+from quire.workbench.bench.load import ClosedLoopLoad
 from quire.workbench.bench.probe import Server
 from quire.workbench.bench.prompts import Prompt, PromptGenerator
-from quire.workbench.bench.ratios import Run
+from quire.workbench.bench.ratios import WorkloadRun
 from quire.workbench.bench.server_client import BenchError
 from quire.workbench.bench.workloads import Workload
 
@@ -48,7 +48,7 @@ class Session:
                     where = f"{server.client.address.url}, {workload.name}"
                     raise BenchError(f"{where}: {figures.first_failure}")
 
-    def rounds(self, num_repeats: int) -> Iterator[Run]:
+    def rounds(self, num_repeats: int) -> Iterator[WorkloadRun]:
         """Yield the runs of all rounds: A B in even rounds and B A in odd ones, workload by
         workload."""
         for round_index in range(num_repeats):
@@ -57,7 +57,7 @@ class Session:
                 for server in self.servers[:: -1 if round_index % 2 else 1]:
                     self.on_load(f"round {round_index + 1}, {workload.name}, {server.label}")
                     figures = self._load(server, workload, prompts, on_end=self.on_request)
-                    yield Run(workload.name, server.label, round_index, figures)
+                    yield WorkloadRun(workload.name, server.label, round_index, figures)
 
     def _load(
         self,
@@ -65,12 +65,12 @@ class Session:
         workload: Workload,
         prompts: list[Prompt],
         on_end: Callable[[], object],
-    ) -> Figures:
+    ) -> LoadFigures:
         dialect = server.dialect
         bodies = [dialect.body(server.model, p, workload.num_output_tokens) for p in prompts]
         requests = [server.client.request(dialect.path, body) for body in bodies]
         address = server.client.address
-        loop = ClosedLoop(address, workload.concurrency, LOAD_TIMEOUT_S, on_end)
+        loop = ClosedLoopLoad(address, workload.concurrency, LOAD_TIMEOUT_S, on_end)
         return figures_of(workload, loop.run(requests))
 
 

@@ -22,7 +22,7 @@ from quire.workbench.doctor.trial import (
 Look = Callable[[], Iterable[Finding]]
 
 
-class Subject(NamedTuple):
+class ExaminedServer(NamedTuple):
     """The server that would run here: its engine's options, its address, and what was found of its
     options already. `model_name` is the model that was asked about, None for none."""
 
@@ -33,7 +33,7 @@ class Subject(NamedTuple):
     model_name: str | None = None
 
 
-def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
+def examine(subject: ExaminedServer, *, tries: bool) -> Iterator[Section]:
     """Yield each section once it is known; the last takes ten seconds, and is left out unless
     `tries`."""
     looks: Mapping[str, tuple[Look, ...]] = {

@@ -9,7 +9,7 @@ from quire.workbench.doctor.examination import has_failed
 from quire.workbench.doctor.finding import Section
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """The whole report; `is_well` says that nothing failed."""
 
     quire: str
@@ -19,7 +19,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def json_of(sections: Sequence[Section]) -> bytes:
     """Return the report as JSON, for programs."""
-    report = Report(__version__, not has_failed(sections), tuple(sections))
+    report = DoctorReport(__version__, not has_failed(sections), tuple(sections))
     return msgspec.json.format(msgspec.json.encode(report))
 
 

@@ -4,8 +4,8 @@ time, with steps that take what a cost model says.
 
 import msgspec
 
-from quire.workbench.simulation.figures import Figures, Objective, figures_of
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulation
+from quire.workbench.simulation.figures import Objective, SimFigures, figures_of
+from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad, Simulation
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 
 
@@ -34,11 +34,11 @@ class Forecast(msgspec.Struct, frozen=True):
     """The forecast of a burst: the figures that `quire sim` tells of a run."""
 
     burst: Burst
-    figures: Figures
+    figures: SimFigures
 
 
 def forecast(engine: EngineSetup, costs: Costs, burst: Burst) -> Forecast:
     """Return the forecast of a burst; of its requests those are refused which the scheduler does
     not take."""
-    simulated = Simulation(engine, costs, Load(burst.requests)).run()
+    simulated = Simulation(engine, costs, SimLoad(burst.requests)).run()
     return Forecast(burst, figures_of(simulated, Objective()))

@@ -27,14 +27,14 @@ NUM_REQUESTS = (1, 32, 128)
 NUM_INPUT_TOKENS, NUM_OUTPUT_TOKENS = 512, 128
 
 
-class Lengths(msgspec.Struct, frozen=True):
+class RequestLengths(msgspec.Struct, frozen=True):
     """The tokens in and out of the requests that are forecast; None for what fits the model."""
 
     num_input_tokens: int | None = None
     num_output_tokens: int | None = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan of serving a model.
 
     options: the options of `quire serve` that were given, as words.
@@ -68,10 +68,10 @@ class PlanRequest(msgspec.Struct, frozen=True):
     model: str | None
     device: str
     options: tuple[str, ...] = ()
-    lengths: Lengths = Lengths()
+    lengths: RequestLengths = RequestLengths()
 
 
-def build_plan(request: PlanRequest, config: EngineConfig) -> Plan:
+def build_plan(request: PlanRequest, config: EngineConfig) -> ServingPlan:
     """Return the plan of an engine's configuration. Raises DeviceError, CheckpointError,
     UnsupportedModel, and ValueError for options that the model or the device does not support."""
     known = None if request.device in (CPU, THIS) else find_device(request.device)
@@ -79,7 +79,7 @@ def build_plan(request: PlanRequest, config: EngineConfig) -> Plan:
     placed = replace(config, model=replace(config.model, device=name))
     engine = size_outlined(placed, _outlined(known))
     device = known or measured_device(engine)
-    plan = Plan(
+    plan = ServingPlan(
         model=request.model or "the bundled model",
         device=device,
         options=request.options,
@@ -135,7 +135,7 @@ def _setup(config: EngineConfig, engine: OutlinedEngine) -> EngineSetup:
     return EngineSetup(scheduler, cache, facts.async_scheduling)
 
 
-def _cost_file(plan: Plan, facts: EngineFacts, cost: Roofline) -> CostFile:
+def _cost_file(plan: ServingPlan, facts: EngineFacts, cost: Roofline) -> CostFile:
     """Return the cost of steps as `quire sim` reads it."""
     device = plan.device
     return CostFile(
@@ -175,7 +175,7 @@ def _notes(engine: OutlinedEngine, burst: Burst) -> Iterator[str]:
         )
 
 
-def _burst(lengths: Lengths, max_model_len: int) -> Burst:
+def _burst(lengths: RequestLengths, max_model_len: int) -> Burst:
     """Return a burst of one request. Raises ValueError where it is longer than the model's
     requests."""
     num_output = lengths.num_output_tokens or min(NUM_OUTPUT_TOKENS, max(max_model_len // 4, 1))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from quire.cache.sizing import MIB
 from quire.engine.startup.receipt import receipt_text
 from quire.workbench.planning.forecast import Forecast
-from quire.workbench.planning.plan import NUM_REQUESTS, Plan
+from quire.workbench.planning.plan import NUM_REQUESTS, ServingPlan
 from quire.workbench.simulation.table import lines_of as table_lines
 
 NOTHING = "-"
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     unit: str = ""
 
 
-def lines_of(plan: Plan) -> Iterator[str]:
+def lines_of(plan: ServingPlan) -> Iterator[str]:
     """Yield the lines of a plan."""
     device = plan.device
     yield f"plan of {plan.model} on {device.name}"
@@ -40,7 +40,7 @@ def lines_of(plan: Plan) -> Iterator[str]:
     yield f"serve it by: {shlex.join(plan.command)}"
 
 
-def diff_lines(first: Plan, second: Plan) -> Iterator[str]:
+def diff_lines(first: ServingPlan, second: ServingPlan) -> Iterator[str]:
     """Yield the lines of two plans beside each other, with what changes from one to the other."""
     yield f"plans of {first.model}"
     yield f"  A: {first.device.name}, {shlex.join(first.options) or 'no options'}"
@@ -54,7 +54,7 @@ def diff_lines(first: Plan, second: Plan) -> Iterator[str]:
     yield from table_lines(rows)
 
 
-def rows_of(plan: Plan) -> list[Row]:
+def rows_of(plan: ServingPlan) -> list[Row]:
     """Return the figures of a plan that are compared; the same ones of every plan."""
     facts = plan.facts
     receipt = {} if facts is None else {line.kind: line.num_bytes for line in facts.receipt}
@@ -83,7 +83,7 @@ def change(a: Row, b: Row) -> str:
     return NOTHING if not a.value else f"{100 * (b.value / a.value - 1):+.1f} %"
 
 
-def _forecast_lines(plan: Plan) -> Iterator[str]:
+def _forecast_lines(plan: ServingPlan) -> Iterator[str]:
     burst = plan.forecasts[0].burst
     yield (
         f"forecast for requests that come at once, {burst.num_input_tokens} tokens in, "

@@ -8,10 +8,16 @@ from quire.scheduler.step import Stats, Step
 from quire.workbench.simulation.cost.cost_file import EngineShape, ServerCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.recorded import RecordedRun
-from quire.workbench.simulation.simulation import Costs, EngineSetup, Load, Simulated, Simulation
+from quire.workbench.simulation.simulation import (
+    Costs,
+    EngineSetup,
+    SimLoad,
+    Simulation,
+    SimulationResult,
+)
 from quire.workbench.simulation.virtual.arrivals import OpenLoop
-from quire.workbench.simulation.virtual.clients import Answer, Clients
-from quire.workbench.simulation.virtual.device import RecordedDevice, RecordedStep, RecordOver
+from quire.workbench.simulation.virtual.clients import Clients, SimulatedAnswer
+from quire.workbench.simulation.virtual.device import RecordedDevice, RecordedStep, RecordExhausted
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
 
 NO_COST = Costs(FittedCost(StepCoefficients(0.0, (), (0.0,))))
@@ -66,28 +72,28 @@ def check_schedule(run: RecordedRun) -> int:
 
     shifted = (RecordedStep(each.began_s - first_s, each.ended_s - first_s) for each in run.times)
     device = RecordedDevice(tuple(shifted))
-    simulation = Simulation(engine_of(run), NO_COST, Load(run.requests()), on_step=compare)
+    simulation = Simulation(engine_of(run), NO_COST, SimLoad(run.requests()), on_step=compare)
     try:
         simulation.run_on([device], ServerCost())
-    except RecordOver:
+    except RecordExhausted:
         pass
     return num_same
 
 
-def recorded_outcome(run: RecordedRun) -> Simulated:
+def recorded_outcome(run: RecordedRun) -> SimulationResult:
     """Return what the recorded run did as a simulation has it: times are those of the engine."""
     first_s, requests = run.first_s, run.requests()
     clients = Clients(OpenLoop(requests), ServerCost())
     for request, recorded in zip(requests, run.answers.values(), strict=True):
         times_s = [each - first_s for each in recorded.token_times_s]
-        answer = Answer(request, recorded.added_s - first_s)
+        answer = SimulatedAnswer(request, recorded.added_s - first_s)
         if times_s:
             answer.first_s, answer.last_s = times_s[0], times_s[-1]
             answer.num_output_tokens = len(times_s)
             clients.gaps_s.extend(array("d", (b - a for a, b in pairwise(times_s))))
         clients.answers.append(answer)
     seconds = run.times[-1].ended_s - first_s if run.times else 0.0
-    return Simulated(clients, _stats_within(run), len(run.steps), seconds)
+    return SimulationResult(clients, _stats_within(run), len(run.steps), seconds)
 
 
 def _stats_within(run: RecordedRun) -> Stats:

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from quire.scheduler.step import Stats
-from quire.workbench.simulation.simulation import Simulated
-from quire.workbench.simulation.virtual.clients import Answer
+from quire.workbench.simulation.simulation import SimulationResult
+from quire.workbench.simulation.virtual.clients import SimulatedAnswer
 
 
 class Objective(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Objective(msgspec.Struct, frozen=True):
         """Whether it bounds anything."""
         return (self.first_token_ms, self.inter_token_ms, self.end_to_end_ms) != (None, None, None)
 
-    def is_met(self, answer: Answer) -> bool:
+    def is_met(self, answer: SimulatedAnswer) -> bool:
         """Return whether a request that was sent is within it; a refused one never is."""
         if answer.is_refused or answer.first_s is None:
             return False
@@ -48,7 +48,7 @@ class Spread(msgspec.Struct, frozen=True):
 NOTHING_TIMED = Spread(None, None, None)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class SimFigures(msgspec.Struct, frozen=True):
     """The figures of one run. Goodput is the requests within the objective by the second, None
     without one; rates are over the time from the first request sent to the last answer's end.
     Engines have sent each other `sent_gb` (1e9 bytes) of keys and values, `sending` from the end of
@@ -81,7 +81,7 @@ def spread_of(seconds: Sequence[float]) -> Spread:
     return Spread(*(round(1e3 * float(each), 4) for each in found))
 
 
-def figures_of(simulated: Simulated, objective: Objective) -> Figures:
+def figures_of(simulated: SimulationResult, objective: Objective) -> SimFigures:
     """Return the figures of a simulation."""
     clients, stats = simulated.clients, simulated.stats
     answers = clients.answers
@@ -90,7 +90,7 @@ def figures_of(simulated: Simulated, objective: Objective) -> Figures:
     seconds = max((each.last_s for each in answers), default=first_s) - first_s
     num_outputs = sum(each.num_output_tokens for each in answers)
     good = sum(map(objective.is_met, answers)) if objective.is_given else None
-    return Figures(
+    return SimFigures(
         num_requests=len(answers),
         num_refused=sum(each.is_refused for each in answers),
         seconds=round(seconds, 6),

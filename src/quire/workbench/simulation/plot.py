@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.workbench.simulation.simulation import Simulated
+from quire.workbench.simulation.simulation import SimulationResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ WIDE = 30
 """A scale is logarithmic from this ratio of its 99th percentile to its first on."""
 
 
-def draw(title: str, runs: Sequence[tuple[str, Simulated]], path: Path) -> None:
+def draw(title: str, runs: Sequence[tuple[str, SimulationResult]], path: Path) -> None:
     """Write the picture of up to four runs, in the format of the path's suffix."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -63,15 +63,15 @@ def _draw_curves(axes: "Axes", title: str, curves: Sequence[tuple[str, list[floa
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _first_ms(run: Simulated) -> list[float]:
+def _first_ms(run: SimulationResult) -> list[float]:
     answers = run.clients.answers
     return [1e3 * (each.first_s - each.sent_s) for each in answers if each.first_s is not None]
 
 
-def _gaps_ms(run: Simulated) -> list[float]:
+def _gaps_ms(run: SimulationResult) -> list[float]:
     return [1e3 * each for each in run.clients.gaps_s]
 
 
-def _whole_ms(run: Simulated) -> list[float]:
+def _whole_ms(run: SimulationResult) -> list[float]:
     answers = run.clients.answers
     return [1e3 * (each.last_s - each.sent_s) for each in answers if each.first_s is not None]

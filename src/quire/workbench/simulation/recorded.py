@@ -11,15 +11,21 @@ from dataclasses import dataclass, field
 
 from quire.cache.snapshot.digest_numbers import number_of
 from quire.engine.recording.flight_file import FlightFileError, read_segment
-from quire.engine.recording.inputs import Added, Input, ResumedHere, Scheduled, Updated
+from quire.engine.recording.inputs import (
+    Input,
+    RequestAdded,
+    RequestResumed,
+    StepScheduled,
+    StepUpdated,
+)
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
-from quire.scheduler.snapshot.arrival import Arrival
+from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 from quire.scheduler.snapshot.hashed_blocks import hashed_blocks
 from quire.scheduler.snapshot.live_requests import live_requests
 from quire.scheduler.step import Stats, Step
 from quire.workbench.simulation.cost.fit import MeasuredStep
 from quire.workbench.simulation.cost.work import work_of
-from quire.workbench.simulation.replay import Replayed, replayed_inputs
+from quire.workbench.simulation.replay import ReplayResult, replayed_inputs
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.device import RecordedStep
 
@@ -33,7 +39,7 @@ _MAX_NUMBERS = 1 << 24
 class RecordedAnswer:
     """A request of a record: when it was handed to the engine, when its tokens came."""
 
-    arrival: Arrival
+    arrival: ArrivalSnapshot
     added_s: float
     parts: tuple[PromptPart, ...] = ()
     token_times_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -84,7 +90,7 @@ class RecordedRun:
 def read_run(segments: Sequence[bytes]) -> RecordedRun:
     """Return what the segments of a record tell. Raises FlightFileError for a record that cannot
     be read, or that is not replayed as it was recorded."""
-    run, found = None, Replayed()
+    run, found = None, ReplayResult()
     for number, data in enumerate(segments):
         segment = read_segment(data)
         if segment is None:
@@ -116,11 +122,11 @@ class _Reader:
         """Take one input, which the replayed scheduler has just answered."""
         if self._run.first_stats is None:
             self._run.first_stats = replayed.scheduler.stats
-        if isinstance(record, Added | ResumedHere) and record.refusal is None:
+        if isinstance(record, RequestAdded | RequestResumed) and record.refusal is None:
             self._run.answers[record.arrival.id] = RecordedAnswer(record.arrival, record.now)
-        elif isinstance(record, Scheduled) and replayed.newest is not None:
+        elif isinstance(record, StepScheduled) and replayed.newest is not None:
             self._schedule(replayed.newest, record.now, replayed)
-        elif isinstance(record, Updated):
+        elif isinstance(record, StepUpdated):
             self._update(record, replayed)
 
     def _schedule(self, step: Step, now: float, replayed: ReplayedScheduler) -> None:
@@ -133,7 +139,7 @@ class _Reader:
                 digests = hashed_blocks(replayed.scheduler, each.request.id)
                 answer.parts = self._parts(digests, answer.arrival)
 
-    def _update(self, record: Updated, replayed: ReplayedScheduler) -> None:
+    def _update(self, record: StepUpdated, replayed: ReplayedScheduler) -> None:
         run, live = self._run, {each.id: each for each in live_requests(replayed.scheduler)}
         run.stats = replayed.scheduler.stats
         step, began_s = self._began.pop(record.number, (None, 0.0))
@@ -161,7 +167,7 @@ class _Reader:
         if id in self._run.answers:
             self._run.answers[id].has_ended = True
 
-    def _parts(self, digests: Sequence[bytes], arrival: Arrival) -> tuple[PromptPart, ...]:
+    def _parts(self, digests: Sequence[bytes], arrival: ArrivalSnapshot) -> tuple[PromptPart, ...]:
         """Return the prompt of a request: its hashed blocks, and tokens of its own behind them."""
         size, num_tokens = self._run.start.cache.block_size, arrival.num_prompt_tokens
         source = self._run.answers.get(arrival.fork_of or "")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quire.cache.snapshot.digest_numbers import AskedAgain
+from quire.cache.snapshot.digest_numbers import ExtraHashCall
 from quire.engine.recording.bounds import (
     MAX_HELD_TOKENS,
     check_held,
@@ -14,7 +14,14 @@ from quire.engine.recording.bounds import (
     check_start,
 )
 from quire.engine.recording.flight_file import FlightFileError, FlightSegment, read_segment
-from quire.engine.recording.inputs import SAME, Aborted, Added, Input, Scheduled, Updated
+from quire.engine.recording.inputs import (
+    SAME,
+    Input,
+    RequestAborted,
+    RequestAdded,
+    StepScheduled,
+    StepUpdated,
+)
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart, restored
 from quire.scheduler.snapshot.live_requests import live_requests
 from quire.scheduler.step import Stats, Step
@@ -38,7 +45,7 @@ class LastStep:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """The outcome of a replay. `difference` says what first was decided otherwise, at input
     `num_inputs`; empty where all was the same. `starts` are the beginnings of the segments that
     were replayed; `last` is the scheduler as the record ends.
@@ -61,12 +68,12 @@ class Replayed:
 
 def replay(
     segments: Sequence[bytes], on_progress: Callable[[int, int, int], None] | None = None
-) -> Replayed:
+) -> ReplayResult:
     """Return the outcome of a replay of segments, each from its own beginning; it ends at the first
     difference. `on_progress` is told the number of the segment, of all, and of inputs until now.
     Raises FlightFileError for a segment that no recorder can have written.
     """
-    found = Replayed()
+    found = ReplayResult()
     for number, data in enumerate(segments, 1):
         segment = read_segment(data)
         if segment is None:
@@ -79,7 +86,7 @@ def replay(
     return found
 
 
-def replayed_inputs(segment: FlightSegment, found: Replayed) -> Iterator[Input]:
+def replayed_inputs(segment: FlightSegment, found: ReplayResult) -> Iterator[Input]:
     """Yield each input once it was answered as it is recorded; `found.last` is the scheduler that
     answered. Raises FlightFileError for a segment that no recorder can have written."""
     num_held = check_start(segment.start)
@@ -114,7 +121,7 @@ def applied(each: Input, replayed: ReplayedScheduler) -> str:
     digests.give(each.answers)
     try:
         difference = each.apply(replayed)
-    except AskedAgain as error:
+    except ExtraHashCall as error:
         return f"{type(each).__name__}: {error}"
     except Exception as error:  # an input that cannot be applied is another decision
         return f"{type(each).__name__}: {type(error).__name__}: {error}"
@@ -129,24 +136,24 @@ def _num_held(replayed: ReplayedScheduler) -> int:
     return sum(each.num_prompt_tokens + each.num_output_tokens for each in live)
 
 
-def _count(each: Input, replayed: ReplayedScheduler, found: Replayed) -> None:
-    if isinstance(each, Scheduled):
+def _count(each: Input, replayed: ReplayedScheduler, found: ReplayResult) -> None:
+    if isinstance(each, StepScheduled):
         found.num_steps += 1
         found.num_tokens += each.num_tokens
         found.ended_s = each.now
         if replayed.newest is not None:
             stats = replayed.scheduler.stats
             found.last_steps.append(LastStep(replayed.newest, each.now, None, stats))
-    elif isinstance(each, Updated):
+    elif isinstance(each, StepUpdated):
         found.ended_s = each.now
         for place, last in enumerate(found.last_steps):
             if last.step.number == each.number:
                 seconds = each.now - last.scheduled_s
                 found.last_steps[place] = LastStep(last.step, last.scheduled_s, seconds, last.stats)
-    elif isinstance(each, Added):
+    elif isinstance(each, RequestAdded):
         found.num_arrivals += 1
         found.num_refusals += each.refusal is not None
         found.ended_s = each.now
-    elif isinstance(each, Aborted):
+    elif isinstance(each, RequestAborted):
         found.num_aborts += each.was_here
         found.ended_s = each.now

@@ -10,7 +10,7 @@ import msgspec
 from quire.engine.recording.flight_file import FlightHead
 from quire.scheduler.reasons import Reason
 from quire.scheduler.snapshot.live_requests import live_requests
-from quire.workbench.simulation.replay import LastStep, Replayed
+from quire.workbench.simulation.replay import LastStep, ReplayResult
 
 MAX_TOLD = 20
 """So many requests are told in words, and of so many steps; all are in JSON."""
@@ -46,7 +46,7 @@ class ReportedStep(msgspec.Struct, frozen=True):
     request_ids: tuple[str, ...]
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReplayReport(msgspec.Struct, frozen=True):
     """Everything that `quire replay` tells."""
 
     quire: str
@@ -73,12 +73,12 @@ class Report(msgspec.Struct, frozen=True):
     requests: tuple[ReportedRequest, ...]
 
 
-def report_of(head: FlightHead, replayed: Replayed) -> Report:
+def report_of(head: FlightHead, replayed: ReplayResult) -> ReplayReport:
     """Return the report of a replay that had at least one segment."""
     first, last = replayed.starts[0], replayed.last
     assert last is not None
     stats = last.scheduler.stats
-    return Report(
+    return ReplayReport(
         quire=head.quire,
         model=head.model,
         reason=head.reason,
@@ -104,7 +104,7 @@ def report_of(head: FlightHead, replayed: Replayed) -> Report:
     )
 
 
-def lines_of(report: Report) -> Iterator[str]:
+def lines_of(report: ReplayReport) -> Iterator[str]:
     """Yield the lines of a report for people."""
     yield f"recorded by Quire {report.quire}, model {report.model}"
     yield f"written {report.written}: {report.reason}"
@@ -168,7 +168,7 @@ def _step(last: LastStep, ended_s: float) -> ReportedStep:
     )
 
 
-def _requests(replayed: Replayed) -> Iterator[ReportedRequest]:
+def _requests(replayed: ReplayResult) -> Iterator[ReportedRequest]:
     if replayed.last is None:
         return
     for each in live_requests(replayed.last.scheduler):

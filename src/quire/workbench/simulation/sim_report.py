@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.workbench.simulation.cost.cost_file import CostFile
-from quire.workbench.simulation.figures import Figures, Objective
-from quire.workbench.simulation.sweep import Swept, sweep_rows
+from quire.workbench.simulation.figures import Objective, SimFigures
+from quire.workbench.simulation.sweep import SweepResult, sweep_rows
 from quire.workbench.simulation.table import figures_table, lines_of
 
 
-class Run(msgspec.Struct, frozen=True):
+class SimRun(msgspec.Struct, frozen=True):
     """One column of the report: the policy that was simulated, or the recorded run."""
 
     name: str
-    figures: Figures
+    figures: SimFigures
 
 
 class SimReport(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ class SimReport(msgspec.Struct, frozen=True):
     machine: str
     seed: int
     objective: Objective
-    runs: tuple[Run, ...] = ()
-    swept: tuple[Swept, ...] = ()
+    runs: tuple[SimRun, ...] = ()
+    swept: tuple[SweepResult, ...] = ()
     schedule: str = ""
     notes: tuple[str, ...] = ()
 

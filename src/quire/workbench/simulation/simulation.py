@@ -18,16 +18,20 @@ from quire.workbench.simulation.cost.step_cost import StepCost
 from quire.workbench.simulation.traces.traced_request import TracedRequest
 from quire.workbench.simulation.virtual.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.workbench.simulation.virtual.clients import Clients
-from quire.workbench.simulation.virtual.device import CostedDevice, Device
+from quire.workbench.simulation.virtual.device import CostedDevice, SimulatedDevice
 from quire.workbench.simulation.virtual.fleet import Fleet, FleetSize
-from quire.workbench.simulation.virtual.sending import Sent
-from quire.workbench.simulation.virtual.virtual_engine import Front, StepTimes, VirtualEngine
+from quire.workbench.simulation.virtual.sending import TransferTotals
+from quire.workbench.simulation.virtual.virtual_engine import (
+    EngineObserver,
+    StepTimes,
+    VirtualEngine,
+)
 
 NUM_BETWEEN = 512
 """After so many steps progress is told."""
 
 
-class Load(NamedTuple):
+class SimLoad(NamedTuple):
     """Requests in the order in which they are sent: at their times, or by `concurrency` clients
     that each wait for their answer, unless that is 0."""
 
@@ -59,7 +63,7 @@ class EngineSetup:
     cache: CacheConfig
     is_overlapped: bool = False
 
-    def build(self, device: Device, front: Front) -> VirtualEngine:
+    def build(self, device: SimulatedDevice, front: EngineObserver) -> VirtualEngine:
         """Return an engine with an empty cache."""
         cache = KVCache(self.cache)
         scheduler = Scheduler(self.scheduler, cache)
@@ -73,7 +77,7 @@ class EngineSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulationResult:
     """The outcome of a simulation: what clients had, the counters of all engines' schedulers, how
     many steps they took in how many seconds of the simulated clock, and what they sent each
     other."""
@@ -82,7 +86,7 @@ class Simulated:
     stats: Stats
     num_steps: int
     seconds: float
-    sent: Sent = field(default_factory=Sent)
+    sent: TransferTotals = field(default_factory=TransferTotals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,12 @@ class Simulation:
 
     engine: EngineSetup
     costs: Costs
-    load: Load
+    load: SimLoad
     seed: int = 0
     on_step: Callable[[StepTimes], None] = field(default=lambda _: None)
     size: FleetSize = FleetSize()
 
-    def run(self, on_progress: Callable[[int], None] = lambda _: None) -> Simulated:
+    def run(self, on_progress: Callable[[int], None] = lambda _: None) -> SimulationResult:
         """Return the outcome; `on_progress` is told now and then how many requests have ended."""
         costs = self.costs
         devices = [
@@ -107,10 +111,10 @@ class Simulation:
 
     def run_on(
         self,
-        devices: Sequence[Device],
+        devices: Sequence[SimulatedDevice],
         server: ServerCost,
         on_progress: Callable[[int], None] = lambda _: None,
-    ) -> Simulated:
+    ) -> SimulationResult:
         """Return the outcome on other devices and another server than those of the costs."""
         clients, num_steps = Clients(self.load.arrivals(), server), count(1)
 
@@ -119,13 +123,13 @@ class Simulation:
             if next(num_steps) % NUM_BETWEEN == 0:
                 on_progress(clients.num_ended)
 
-        def build(number: int, front: Front) -> VirtualEngine:
+        def build(number: int, front: EngineObserver) -> VirtualEngine:
             return self.engine.build(devices[number], front)
 
         fleet = Fleet(self.size, build, self.engine.chain_of, clients, note_step)
         fleet.run(self.seed)
         engines = fleet.engines
-        return Simulated(
+        return SimulationResult(
             clients,
             reduce(together, (each.stats for each in engines)),
             sum(each.num_steps for each in engines),

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import PolicyName
-from quire.workbench.simulation.figures import Figures, Objective, figures_of
+from quire.workbench.simulation.figures import Objective, SimFigures, figures_of
 from quire.workbench.simulation.simulation import EngineSetup, Simulation
 from quire.workbench.simulation.traces.traced_request import sped_up
 
@@ -41,12 +41,12 @@ class Settings(msgspec.Struct, frozen=True):
         return replace(engine, scheduler=scheduler, cache=cache)
 
 
-class Swept(msgspec.Struct, frozen=True):
+class SweepResult(msgspec.Struct, frozen=True):
     """A combination, its figures at the trace's own rate, and how many times that rate it bears: 0
     if not even the rate itself."""
 
     settings: Settings
-    figures: Figures
+    figures: SimFigures
     speed_up: float
 
 
@@ -66,7 +66,7 @@ def sweep(
     grid: Sequence[Settings],
     objective: Objective,
     on_progress: Callable[[int], None] = lambda _: None,
-) -> list[Swept]:
+) -> list[SweepResult]:
     """Return all combinations, those that bear most first. `on_progress` is told how many are
     done."""
     found = []
@@ -76,13 +76,13 @@ def sweep(
     return sorted(found, key=lambda each: (-each.speed_up, -(each.figures.good_share or 0.0)))
 
 
-def _swept(simulation: Simulation, settings: Settings, objective: Objective) -> Swept:
+def _swept(simulation: Simulation, settings: Settings, objective: Objective) -> SweepResult:
     tried = replace(simulation, engine=settings.applied(simulation.engine))
     figures = _at(tried, 1.0, objective)
     if not _keeps(figures, objective):
-        return Swept(settings, figures, 0.0)
+        return SweepResult(settings, figures, 0.0)
     if simulation.load.concurrency:
-        return Swept(settings, figures, 1.0)  # a closed loop has no rate of its own
+        return SweepResult(settings, figures, 1.0)  # a closed loop has no rate of its own
     least, most = 1.0, 2.0
     while most <= MAX_SPEED_UP and _keeps(_at(tried, most, objective), objective):
         least, most = most, 2 * most
@@ -92,20 +92,20 @@ def _swept(simulation: Simulation, settings: Settings, objective: Objective) -> 
             least = middle
         else:
             most = middle
-    return Swept(settings, figures, least)
+    return SweepResult(settings, figures, least)
 
 
-def _at(simulation: Simulation, times: float, objective: Objective) -> Figures:
+def _at(simulation: Simulation, times: float, objective: Objective) -> SimFigures:
     load = simulation.load
     faster = load._replace(requests=sped_up(load.requests, times))
     return figures_of(replace(simulation, load=faster).run(), objective)
 
 
-def _keeps(figures: Figures, objective: Objective) -> bool:
+def _keeps(figures: SimFigures, objective: Objective) -> bool:
     return figures.good_share is not None and figures.good_share >= objective.share
 
 
-def sweep_rows(swept: Sequence[Swept]) -> Iterator[tuple[str, ...]]:
+def sweep_rows(swept: Sequence[SweepResult]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a table of combinations, and its head."""
     yield (
         "policy",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from quire.workbench.simulation.figures import Figures, Spread
+from quire.workbench.simulation.figures import SimFigures, Spread
 
 
 def _milliseconds(value: float | None) -> str:
@@ -21,7 +21,7 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
-ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+ROWS: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
     ("requests", lambda run: f"{run.num_requests:,}"),
     ("refused", lambda run: f"{run.num_refused:,}"),
     ("seconds", lambda run: f"{run.seconds:,.1f}"),
@@ -36,7 +36,7 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("steps", lambda run: f"{run.num_steps:,}"),
     ("output tokens a step", lambda run: f"{run.mean_running:.1f}"),
 )
-SENDING: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+SENDING: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
     ("keys and values sent, GB", lambda run: f"{run.sent_gb:,.1f}"),
     ("sending ms, p50 / p90 / p99", lambda run: _spread(run.sending)),
     ("prompts computed again", lambda run: f"{run.num_declined:,}"),
@@ -52,7 +52,7 @@ def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join((first.ljust(widths[0]), *cells)).rstrip()
 
 
-def figures_table(runs: Sequence[tuple[str, Figures]]) -> Iterator[str]:
+def figures_table(runs: Sequence[tuple[str, SimFigures]]) -> Iterator[str]:
     """Yield the lines of a table of runs, side by side under their names."""
     rows = [("", *(name for name, _ in runs))]
     has_sent = any(run.sent_gb or run.num_declined for _, run in runs)

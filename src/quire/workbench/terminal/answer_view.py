@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from quire.workbench.terminal.chat_client import AnswerPiece, Usage
+from quire.workbench.terminal.chat_client import AnswerPiece, ChatUsage
 from quire.workbench.terminal.visible_text import visible
 
 ENDS = {"length": "ended at the most tokens", "tool_calls": "ended with a tool call"}
@@ -23,7 +23,7 @@ class AnswerView:
         self._began_s = clock()
         self._first_s: float | None = None
         self._last_s = self._began_s
-        self._usage: Usage | None = None
+        self._usage: ChatUsage | None = None
         self._finish_reason: str | None = None
         self._is_reasoning = False
         self.text = ""

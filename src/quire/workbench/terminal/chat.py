@@ -23,7 +23,7 @@ from quire.workbench.terminal.chat_client import model_names, stream_chat
 from quire.workbench.terminal.chat_commands import COMMANDS, SLASH, WrongCommand, run_command
 from quire.workbench.terminal.conversation import Conversation
 from quire.workbench.terminal.line_editor import NoHistory, build_editor, history_path, open_history
-from quire.workbench.terminal.own_server import OwnServer, ServerEnded, StartProgress, own_server
+from quire.workbench.terminal.own_server import OwnServer, ServerEnded, StartupProgress, own_server
 from quire.workbench.terminal.sampling_options import SamplingRules
 from quire.workbench.terminal.server_connection import ServerConnection, ServerFault
 from quire.workbench.terminal.visible_text import on_one_line, visible
@@ -116,7 +116,7 @@ class Signals:
         self._chat.cancel()
 
 
-class Opened(NamedTuple):
+class ConnectedServer(NamedTuple):
     """A server that can be asked, and its process where it is this chat's own."""
 
     connection: ServerConnection
@@ -124,17 +124,17 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _opened(options: ChatOptions, screen: Screen) -> AsyncIterator[Opened]:
+async def _opened(options: ChatOptions, screen: Screen) -> AsyncIterator[ConnectedServer]:
     """Open a connection to the server that was named, or to one that is started for this chat.
     Raises ServerEnded."""
     if options.url is not None:
         async with ServerConnection(options.url, options.api_key) as connection:
-            yield Opened(connection, None)
+            yield ConnectedServer(connection, None)
         return
     async with own_server(options.serve_args) as server:
         with screen.console.status(Text("starting quire serve")) as status:
 
-            def show(progress: StartProgress) -> None:
+            def show(progress: StartupProgress) -> None:
                 how_far = f" {progress.done}/{progress.total}" if progress.total else ""
                 phase = f"{progress.phase}{how_far}, {progress.elapsed_s:.0f} s"
                 status.update(Text(on_one_line(f"loading: {phase}", MAX_NAME_CHARS)))
@@ -142,7 +142,7 @@ async def _opened(options: ChatOptions, screen: Screen) -> AsyncIterator[Opened]
             await server.wait_ready(show)
         connection = ServerConnection(server.url, server.api_key, uses_proxies=False)
         async with connection:
-            yield Opened(connection, server)
+            yield ConnectedServer(connection, server)
 
 
 async def _model(connection: ServerConnection, wanted: str | None) -> str:
@@ -165,7 +165,7 @@ class Chat:
     """A conversation that goes on until the user leaves."""
 
     def __init__(
-        self, opened: Opened, screen: Screen, signals: Signals, conversation: Conversation
+        self, opened: ConnectedServer, screen: Screen, signals: Signals, conversation: Conversation
     ) -> None:
         self._connection, self._server = opened
         self._screen = screen

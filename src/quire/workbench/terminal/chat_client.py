@@ -19,7 +19,7 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ChatUsage(msgspec.Struct, frozen=True):
     """The tokens of a request, as its server counted them."""
 
     prompt_tokens: int = 0
@@ -33,7 +33,7 @@ class AnswerPiece(msgspec.Struct, frozen=True):
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -49,7 +49,7 @@ class _Choice(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 

@@ -14,7 +14,7 @@ from quire.workbench.terminal.sampling_options import SamplingRules, WrongOption
 SLASH = "/"
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """The effect of a command beside that on the conversation.
 
     said: text for people; may hold text of strangers.
@@ -35,10 +35,10 @@ class Command(NamedTuple):
 
     arguments: str
     help: str
-    run: Callable[[Conversation, SamplingRules, str], Outcome]
+    run: Callable[[Conversation, SamplingRules, str], CommandOutcome]
 
 
-def run_command(line: str, conversation: Conversation, rules: SamplingRules) -> Outcome:
+def run_command(line: str, conversation: Conversation, rules: SamplingRules) -> CommandOutcome:
     """Run the command of a line that begins with a slash. Raises WrongCommand."""
     name, _, argument = line.removeprefix(SLASH).strip().partition(" ")
     command = COMMANDS.get(name)
@@ -55,24 +55,24 @@ def run_command(line: str, conversation: Conversation, rules: SamplingRules) -> 
         raise WrongCommand(str(error)) from None
 
 
-def _system(conversation: Conversation, rules: SamplingRules, text: str) -> Outcome:
+def _system(conversation: Conversation, rules: SamplingRules, text: str) -> CommandOutcome:
     conversation.system = text
-    return Outcome("the system prompt is set" if text else "there is no system prompt")
+    return CommandOutcome("the system prompt is set" if text else "there is no system prompt")
 
 
-def _set(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _set(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     if not argument:
-        return Outcome("\n".join(f"{name}: {rule}" for name, rule in rules.rules.items()))
+        return CommandOutcome("\n".join(f"{name}: {rule}" for name, rule in rules.rules.items()))
     name, _, value = argument.replace("=", " ", 1).partition(" ")
     if value.strip():
         conversation.options[name] = rules.read(name, value.strip())
-        return Outcome(f"{name} is {conversation.options[name]}")
+        return CommandOutcome(f"{name} is {conversation.options[name]}")
     rules.rule(name)
     conversation.options.pop(name, None)
-    return Outcome(f"{name} is left to the server")
+    return CommandOutcome(f"{name} is left to the server")
 
 
-def _show(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _show(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     options = [f"{name} {value}" for name, value in conversation.options.items()]
     lines = (
         f"model: {conversation.model}",
@@ -80,22 +80,22 @@ def _show(conversation: Conversation, rules: SamplingRules, argument: str) -> Ou
         f"options: {', '.join(options) or 'left to the server'}",
         f"said so far: {len(conversation.turns)} messages with their answers",
     )
-    return Outcome("\n".join(lines))
+    return CommandOutcome("\n".join(lines))
 
 
-def _clear(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _clear(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     conversation.clear()
-    return Outcome("a new conversation; the system prompt and the options stay")
+    return CommandOutcome("a new conversation; the system prompt and the options stay")
 
 
-def _retry(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _retry(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     question = conversation.take_back()
     if question is None:
         raise WrongCommand("there is no message to send again")
-    return Outcome(question=question)
+    return CommandOutcome(question=question)
 
 
-def _save(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _save(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     if not argument:
         raise WrongCommand("/save needs a file: /save chat.json")
     path = Path(argument).expanduser()
@@ -107,18 +107,18 @@ def _save(conversation: Conversation, rules: SamplingRules, argument: str) -> Ou
         raise WrongCommand(f"{path} is there already: name another file") from None
     except OSError as error:
         raise WrongCommand(f"cannot write {path}: {error.strerror}") from None
-    return Outcome(f"saved {len(conversation.turns)} messages with their answers: {path}")
+    return CommandOutcome(f"saved {len(conversation.turns)} messages with their answers: {path}")
 
 
-def _help(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
+def _help(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
     usages = {f"/{name} {each.arguments}".rstrip(): each.help for name, each in COMMANDS.items()}
-    return Outcome(
+    return CommandOutcome(
         "\n".join(f"{usage:<22} {text}" for usage, text in (usages | dict(KEYS)).items())
     )
 
 
-def _quit(conversation: Conversation, rules: SamplingRules, argument: str) -> Outcome:
-    return Outcome(leaves=True)
+def _quit(conversation: Conversation, rules: SamplingRules, argument: str) -> CommandOutcome:
+    return CommandOutcome(leaves=True)
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(

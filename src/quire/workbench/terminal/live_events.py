@@ -20,7 +20,7 @@ class BlockCounts(msgspec.Struct, frozen=True):
     host_cached: int = 0
 
 
-class Figures(msgspec.Struct, frozen=True):
+class LiveFigures(msgspec.Struct, frozen=True):
     """The figures of the whole model since the event before; `step_ms` and `hit_rate` are None
     where nothing tells them."""
 
@@ -45,7 +45,7 @@ class ShownRequest(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-class Why(msgspec.Struct, frozen=True):
+class TimelineEvent(msgspec.Struct, frozen=True):
     """The last event of a request's timeline."""
 
     event: str
@@ -53,7 +53,7 @@ class Why(msgspec.Struct, frozen=True):
     other: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class ShownProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress of a request: tokens whose keys and values are computed, and tokens of its
     output. `why` is None where it is as it was."""
 
@@ -62,7 +62,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     computed: int
     outputs: int
     preemptions: int
-    why: Why | None = None
+    why: TimelineEvent | None = None
 
 
 class EngineState(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
@@ -85,8 +85,8 @@ class Picture(msgspec.Struct, frozen=True, tag_field="type", tag="picture"):
     ages: list[int]
     sets: list[tuple[int, list[int]]]
     requests: list[ShownRequest]
-    progress: list[Progress]
-    figures: Figures
+    progress: list[ShownProgress]
+    figures: LiveFigures
 
 
 class Changes(msgspec.Struct, frozen=True, tag_field="type", tag="changes"):
@@ -97,8 +97,8 @@ class Changes(msgspec.Struct, frozen=True, tag_field="type", tag="changes"):
     sets: list[tuple[int, list[int]]]
     entered: list[ShownRequest]
     left: list[int]
-    progress: list[Progress]
-    figures: Figures
+    progress: list[ShownProgress]
+    figures: LiveFigures
 
 
 LiveEvent = EngineState | Picture | Changes

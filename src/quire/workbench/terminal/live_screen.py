@@ -7,7 +7,7 @@ from rich.style import Style
 from rich.text import Text
 
 from quire.workbench.terminal.block_map import REQUEST_COLOURS, cells_of, draw_map, legend
-from quire.workbench.terminal.live_state import Lane, LiveState
+from quire.workbench.terminal.live_state import LiveState, RequestState
 from quire.workbench.terminal.visible_text import on_one_line
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -22,7 +22,7 @@ LEAST_HEIGHT, LEAST_WIDTH = 8, 30
 """Smaller terminals get the figures alone."""
 
 
-class View(NamedTuple):
+class ScreenState(NamedTuple):
     """The state of the screen: `notice` is what a person should know first, empty for nothing."""
 
     url: str
@@ -31,7 +31,7 @@ class View(NamedTuple):
     is_ascii: bool
 
 
-def draw(state: LiveState, view: View, width: int, height: int) -> Text:
+def draw(state: LiveState, view: ScreenState, width: int, height: int) -> Text:
     """Return at most `height` lines of at most `width` columns."""
     lines = [_head(state, view), *_figures(state, view)]
     room = height - len(lines) - 1
@@ -51,7 +51,7 @@ def _fitted(lines: Sequence[Text], width: int) -> Text:
     return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
 
 
-def _head(state: LiveState, view: View) -> Text:
+def _head(state: LiveState, view: ScreenState) -> Text:
     head = Text()
     head.append(on_one_line(state.model or "no model yet", MAX_NAME_CHARS), "bold")
     head.append(f" at {view.url}  ", "dim")
@@ -66,7 +66,7 @@ def _head(state: LiveState, view: View) -> Text:
     return head
 
 
-def _figures(state: LiveState, view: View) -> list[Text]:
+def _figures(state: LiveState, view: ScreenState) -> list[Text]:
     figures, blocks = state.figures, state.figures.blocks
     step = "none" if figures.step_ms is None else f"{figures.step_ms:.1f} ms"
     hits = "none yet" if figures.hit_rate is None else f"{figures.hit_rate:.0%}"
@@ -94,7 +94,7 @@ def sparkline(values: Sequence[float], is_ascii: bool) -> str:
     return "".join(bars[min(int(each / most * len(bars)), len(bars) - 1)] for each in shown)
 
 
-def _body(state: LiveState, view: View, width: int, room: int) -> list[Text]:
+def _body(state: LiveState, view: ScreenState, width: int, room: int) -> list[Text]:
     """Return the map with its legend, and below it the lanes of requests."""
     lanes = state.lanes()
     wanted = len(lanes) + 1
@@ -111,7 +111,7 @@ def _body(state: LiveState, view: View, width: int, room: int) -> list[Text]:
 
 
 def _lanes(
-    state: LiveState, lanes: Sequence[Lane], view: View, width: int, room: int
+    state: LiveState, lanes: Sequence[RequestState], view: ScreenState, width: int, room: int
 ) -> list[Text]:
     if room <= 0:
         return []
@@ -125,7 +125,7 @@ def _lanes(
     return lines
 
 
-def _lane(lane: Lane, view: View, width: int) -> Text:
+def _lane(lane: RequestState, view: ScreenState, width: int) -> Text:
     """Return the line of a request: its name, how far it is of all that it may become, and why it
     is where it is."""
     request, progress = lane

@@ -14,10 +14,10 @@ from quire.workbench.terminal.live_events import (
     BadEvent,
     Changes,
     EngineState,
-    Figures,
     LiveEvent,
+    LiveFigures,
     Picture,
-    Progress,
+    ShownProgress,
     ShownRequest,
 )
 
@@ -31,11 +31,11 @@ STATES."""
 LOADED = "loaded"
 
 
-class Lane(NamedTuple):
+class RequestState(NamedTuple):
     """A request and how far it is."""
 
     request: ShownRequest
-    progress: Progress
+    progress: ShownProgress
 
 
 @dataclass(slots=True)
@@ -56,17 +56,17 @@ class LiveState:
     kinds: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     holders: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     since_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    figures: Figures = Figures()
+    figures: LiveFigures = LiveFigures()
     tokens_per_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_POINTS))
     num_used: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_POINTS))
     _sets: dict[int, list[int]] = field(default_factory=dict)
     _requests: dict[int, ShownRequest] = field(default_factory=dict)
-    _progress: dict[int, Progress] = field(default_factory=dict)
+    _progress: dict[int, ShownProgress] = field(default_factory=dict)
 
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[RequestState]:
         """Return the requests, those that came first first."""
         return [
-            Lane(each, self._progress[n])
+            RequestState(each, self._progress[n])
             for n, each in sorted(self._requests.items())
             if n in self._progress
         ]
@@ -89,7 +89,7 @@ class LiveState:
         for each in (self._sets, self._requests, self._progress):
             each.clear()
         self.kinds = self.kinds[:0]
-        self.figures = Figures()
+        self.figures = LiveFigures()
 
     def _begin(self, picture: Picture) -> None:
         self._forget()
@@ -120,12 +120,12 @@ class LiveState:
             self._sets = {code: each for code, each in self._sets.items() if gone.isdisjoint(each)}
         self._note(changes.figures)
 
-    def _enter(self, requests: Iterable[ShownRequest], progress: Iterable[Progress]) -> None:
+    def _enter(self, requests: Iterable[ShownRequest], progress: Iterable[ShownProgress]) -> None:
         self._requests.update((each.n, each) for each in requests)
         for each in progress:
             before = self._progress.get(each.n)
             why = each.why or (before.why if before else None)
-            self._progress[each.n] = Progress(
+            self._progress[each.n] = ShownProgress(
                 each.n, each.phase, each.computed, each.outputs, each.preemptions, why
             )
 
@@ -157,7 +157,7 @@ class LiveState:
             self.since_s[first : first + count] = self.now_s - age_s if age_s >= 0 else 0.0
             first += count
 
-    def _note(self, figures: Figures) -> None:
+    def _note(self, figures: LiveFigures) -> None:
         self.figures = figures
         self.tokens_per_s.append(figures.tokens_per_s)
         self.num_used.append(float(figures.blocks.active))

@@ -31,7 +31,7 @@ class ServerEnded(Exception):
     """The server ended; the text is the end of its log."""
 
 
-class StartProgress(msgspec.Struct, frozen=True):
+class StartupProgress(msgspec.Struct, frozen=True):
     """The progress of the start of a server, as its `/startupz` tells it."""
 
     phase: str = "starting"
@@ -42,7 +42,7 @@ class StartProgress(msgspec.Struct, frozen=True):
 
 class _Startup(msgspec.Struct):
     status: str
-    progress: StartProgress | None = None
+    progress: StartupProgress | None = None
 
 
 class OwnServer:
@@ -73,7 +73,7 @@ class OwnServer:
     def _log(self) -> str:
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
-    async def wait_ready(self, on_progress: Callable[[StartProgress], None]) -> None:
+    async def wait_ready(self, on_progress: Callable[[StartupProgress], None]) -> None:
         """Wait until the models are loaded, and tell how far it is. Raises ServerEnded."""
         async with httpx.AsyncClient(trust_env=False, timeout=ASK_TIMEOUT_S) as http:
             while True:
@@ -92,16 +92,16 @@ class OwnServer:
                 await asyncio.sleep(POLL_S)
 
 
-async def _progress(http: httpx.AsyncClient, url: str) -> StartProgress | None:
+async def _progress(http: httpx.AsyncClient, url: str) -> StartupProgress | None:
     """Return how far the start is, None once it is done."""
     try:
         got = await http.get(f"{url}/startupz")
     except httpx.HTTPError:
-        return StartProgress()
+        return StartupProgress()
     if got.status_code == httpx.codes.OK:
         return None
     told = read_json(got.content, _Startup)
-    return (told.progress if told else None) or StartProgress()
+    return (told.progress if told else None) or StartupProgress()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from quire.workbench.terminal.live_events import BadEvent, read_event
-from quire.workbench.terminal.live_screen import View, draw
+from quire.workbench.terminal.live_screen import ScreenState, draw
 from quire.workbench.terminal.live_state import LiveState
 from quire.workbench.terminal.server_connection import ServerConnection, ServerFault
 from quire.workbench.terminal.visible_text import visible
@@ -113,7 +113,7 @@ class Top:
         return self.exit_code or 0
 
     def _drawn(self) -> Text:
-        view = View(
+        view = ScreenState(
             self._url,
             self._notice,
             is_paused=self._frozen is not None,

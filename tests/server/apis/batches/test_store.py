@@ -8,15 +8,15 @@ import pytest
 from quire.server.apis.batches.protocol import BatchObject, FileObject
 from quire.server.apis.batches.store import (
     BatchStore,
+    BatchStoreLimits,
     StoredBatch,
     StoreError,
-    StoreLimits,
     open_store,
     output_ids,
 )
 from quire.server.errors import RequestError
 
-LIMITS = StoreLimits(max_bytes=100, max_files=2, max_batches=1, kept_s=1000)
+LIMITS = BatchStoreLimits(max_bytes=100, max_files=2, max_batches=1, kept_s=1000)
 
 
 def file(name: str, expires_at: int = 500) -> FileObject:

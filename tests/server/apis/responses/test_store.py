@@ -13,8 +13,8 @@ from quire.server.apis.responses.store import (
     MAX_DROPPED,
     OVERHEAD_BYTES,
     ResponseStore,
+    ResponseStoreLimits,
     StoredResponse,
-    StoreLimits,
     stored_response,
 )
 from quire.server.observability.metrics import Eviction, ResponseCounts
@@ -100,7 +100,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, min_size=10, max_size=40))
 def test_it_keeps_what_a_naive_store_keeps(steps: list[tuple[object, ...]]) -> None:
     now, naive, counts = [0.0], Naive(), ResponseCounts()
-    store = ResponseStore(StoreLimits(MAX_BYTES, KEPT_S), lambda: now[0], counts)
+    store = ResponseStore(ResponseStoreLimits(MAX_BYTES, KEPT_S), lambda: now[0], counts)
     num_gone = 0
     for step in steps:
         match step:
@@ -137,7 +137,7 @@ def test_it_keeps_what_a_naive_store_keeps(steps: list[tuple[object, ...]]) -> N
 
 def test_many_that_expire_at_once_go_in_turns() -> None:
     now, counts = [0.0], ResponseCounts()
-    store = ResponseStore(StoreLimits(1 << 30, KEPT_S), lambda: now[0], counts)
+    store = ResponseStore(ResponseStoreLimits(1 << 30, KEPT_S), lambda: now[0], counts)
     for number in range(MAX_DROPPED + 5):
         store.put("a", response(f"resp-{number}", 2))
     now[0] = KEPT_S

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from quire.cache.live.block_watch import FIRST_SET
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, Phase
+from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, RequestPhase
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
 
@@ -20,7 +20,10 @@ def entered(number: int, id: str, tenant: str = "", num_prompt: int = 5) -> Live
 
 
 def progress(
-    number: int, phase: Phase = Phase.DECODE, num_outputs: int = 1, event: Event | None = None
+    number: int,
+    phase: RequestPhase = RequestPhase.DECODE,
+    num_outputs: int = 1,
+    event: Event | None = None,
 ) -> LiveProgress:
     return LiveProgress(number, phase, num_outputs + 4, num_outputs, 0, event)
 
@@ -33,7 +36,7 @@ def two_requests() -> LiveFrame:
     """One runs in blocks of its own and one that both have; the other waits for blocks."""
     waits = event(Reason.WAITS_FOR_BLOCKS, 3, "cmpl-a-0")
     running = progress(0, event=event(Reason.FIRST_TOKEN))
-    waiting = progress(1, Phase.PREEMPTED, 0, waits)
+    waiting = progress(1, RequestPhase.PREEMPTED, 0, waits)
     return LiveFrame(
         False,
         [1, 2, 16, 3, 1, 17, 4, 2, 2],

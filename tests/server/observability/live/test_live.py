@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.engines.process.client import Phase as EnginePhase
-from quire.scheduler.live.live_frame import LiveFrame, Phase
+from quire.engines.process.client import EnginePhase
+from quire.scheduler.live.live_frame import LiveFrame, RequestPhase
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from quire.server.observability.live.live_feed import (
@@ -92,7 +92,7 @@ def test_a_picture_comes_first_and_then_what_changes(server: Served) -> None:
             [(16, (7,))],
             [entered(7, "cmpl-x-0")],
             [],
-            [progress(7, Phase.PREFILL, 0, event(Reason.ADMITTED, 4))],
+            [progress(7, RequestPhase.PREFILL, 0, event(Reason.ADMITTED, 4))],
             2,
         )
         tell(server, frame)

@@ -8,13 +8,19 @@ from quire.cache.live.block_watch import FIRST_SET, apply_runs
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.reasons import Reason
 from quire.server.observability.live.engine_picture import EnginePicture
-from quire.server.observability.live.live_view import LiveView, Moment, Preempted, Shape, Told
+from quire.server.observability.live.live_view import (
+    BlockTotals,
+    EngineFrame,
+    LiveView,
+    Moment,
+    PreemptedRequest,
+)
 from quire.server.observability.live.wire import Figures, LiveChanges, LivePicture
 from quire.server.observability.timelines import ANOTHER
 from tests.server.observability.live.frames import MadeUpEngine, entered, event, progress, whole
 
 NUM_BLOCKS = 9
-SHAPE = Shape(NUM_BLOCKS, 0, 16)
+SHAPE = BlockTotals(NUM_BLOCKS, 0, 16)
 FIGURES = Figures(1, 2, 0, 3, 0.25, 4, 1.5, 6.0, None, {})
 STEPS = st.lists(
     st.one_of(
@@ -35,16 +41,16 @@ class Feed:
         self.views = [LiveView(SHAPE, "m", tenant) for tenant in tenants]
         self.now = 0.0
 
-    def take(self, frame: LiveFrame, *preempted: Preempted) -> list[LiveChanges]:
+    def take(self, frame: LiveFrame, *preempted: PreemptedRequest) -> list[LiveChanges]:
         self.now += 1
         sets = self.picture.sets | dict(frame.sets)
         self.picture.apply(frame)
         return [view.apply(self.told(frame, sets, *preempted)) for view in self.views]
 
     def told(
-        self, frame: LiveFrame, sets: dict[int, tuple[int, ...]], *preempted: Preempted
-    ) -> Told:
-        return Told(frame, sets, preempted, FIGURES, Moment(1000 + self.now, self.now))
+        self, frame: LiveFrame, sets: dict[int, tuple[int, ...]], *preempted: PreemptedRequest
+    ) -> EngineFrame:
+        return EngineFrame(frame, sets, preempted, FIGURES, Moment(1000 + self.now, self.now))
 
     def late(self, tenant: str | None) -> LivePicture:
         """The picture of who comes only now."""
@@ -175,7 +181,8 @@ def test_events_name_no_request_of_others() -> None:
         0,
     )
     preempted = [
-        Preempted(id, each) for id, each in (("of-bob", mine), ("of-ann", mine), ("ann-2", taken))
+        PreemptedRequest(id, each)
+        for id, each in (("of-bob", mine), ("of-ann", mine), ("ann-2", taken))
     ]
     all_, own = feed.take(frame, *preempted)
     assert [each.id for each in all_.entered] == ["of-bob", "of-ann", "ann-2"]

@@ -13,10 +13,10 @@ from quire.models.attention.triton.chunk_kernel import attend_chunks
 from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.fresh import attend_fresh, is_fresh, takes
 from quire.models.attention.triton.inputs import StepInputs, step_inputs
-from quire.models.attention.triton.launch import Form
+from quire.models.attention.triton.launch import AttentionLayer
 from quire.models.attention.triton.layer_launch import LayerLaunch, Options, SharedLaunch
 from quire.models.attention.triton.list_kernel import count_tiles
-from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.tiles import DeviceProperties
 from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.batch import Batch
@@ -39,7 +39,7 @@ class TritonAttention:
     """
 
     store: KVStore
-    device: Device
+    device: DeviceProperties
     uses_flash: bool = False
     launches: dict[tuple[int, int], LayerLaunch] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class TritonAttention:
         launch = self.launches.get(key)
         if launch is None or launch.form.layer is not layer:
             store = self.store
-            form = Form(layer, num_heads, store.codec, store.block_size, self.device)
+            form = AttentionLayer(layer, num_heads, store.codec, store.block_size, self.device)
             launch = self.launches[key] = LayerLaunch(form, store)
         return launch
 

@@ -9,8 +9,8 @@ from quire.models.attention.triton.tiles import (
     MAX_PARTS,
     WARP_SIZE,
     WRITE_ELEMENTS,
-    Device,
-    Tile,
+    DeviceProperties,
+    TileShape,
     choose_tile,
     columns,
     max_registers,
@@ -31,14 +31,14 @@ COMBINED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AttentionLayer:
     """A layer of `num_heads` query heads, with its store, on a device."""
 
     layer: LayerFacts
     num_heads: int
     codec: Codec
     block_size: int
-    device: Device
+    device: DeviceProperties
 
     @property
     def group(self) -> int:
@@ -62,21 +62,21 @@ class Form:
         least `min_split_keys` keys."""
         return min(max_context, self.layer.pattern.size or max_context) > self.device.min_split_keys
 
-    def num_programs(self, tile: Tile) -> int:
+    def num_programs(self, tile: TileShape) -> int:
         return num_programs(self.layer, self.codec, tile, self.device)
 
-    def max_registers(self, tile: Tile) -> int | None:
+    def max_registers(self, tile: TileShape) -> int | None:
         return max_registers(self.layer, self.codec, tile, self.device)
 
-    def tile(self, longest_chunk: int) -> Tile:
+    def tile(self, longest_chunk: int) -> TileShape:
         most_rows = longest_chunk * self.group
         return choose_tile(self.layer, self.codec, most_rows, self.device)
 
-    def heads(self, tile: Tile) -> int:
+    def heads(self, tile: TileShape) -> int:
         """Return how many query heads of one K/V head a tile has."""
         return min(self.group, tile.rows)
 
-    def tokens(self, tile: Tile) -> int:
+    def tokens(self, tile: TileShape) -> int:
         return tile.rows // self.heads(tile)
 
     @property
@@ -84,10 +84,10 @@ class Form:
         """Return the number of vectors per program of `write`."""
         return max(1, WRITE_ELEMENTS // columns(max(self.layer.head_size, self.layer.v_head_size)))
 
-    def num_head_tiles(self, tile: Tile) -> int:
+    def num_head_tiles(self, tile: TileShape) -> int:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
 
-    def chunk_constants(self, tile: Tile) -> dict[str, object]:
+    def chunk_constants(self, tile: TileShape) -> dict[str, object]:
         """Return the constants of `attend_chunks`. Latent keys in one byte leave no registers for a
         loop without masks beside the one with them."""
         copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
@@ -98,7 +98,7 @@ class Form:
             "HAS_WHOLE": not (self.layer.is_latent and self.codec.is_quantised),
         }
 
-    def token_constants(self, tile: Tile, *, is_shared: bool) -> dict[str, object]:
+    def token_constants(self, tile: TileShape, *, is_shared: bool) -> dict[str, object]:
         """Return the constants of `attend_tokens`."""
         constants = self._attend_constants(tile)
         return {**constants, "HAS_WORDS": self._has_words, "IS_SHARED": is_shared}
@@ -110,7 +110,7 @@ class Form:
         is_apart = self.codec.is_quantised and not self.layer.is_latent
         return is_apart and size % 4 == 0 and columns(size) >= MIN_WORD_COLUMNS
 
-    def _attend_constants(self, tile: Tile) -> dict[str, object]:
+    def _attend_constants(self, tile: TileShape) -> dict[str, object]:
         """Return what both have. The interpreter lacks bfloat16, and takes float32."""
         layer = self.layer
         main, rest = split_size(layer.head_size)
@@ -143,7 +143,7 @@ class Form:
             "HEADS": self.heads(tile),
         }
 
-    def list_constants(self, tile: Tile) -> dict[str, object]:
+    def list_constants(self, tile: TileShape) -> dict[str, object]:
         """Return the constants of `count_tiles`."""
         return {
             "WINDOW_SIZE": self.layer.window_size or 0,
@@ -154,7 +154,7 @@ class Form:
             "AT_ONCE": COUNTED_AT_ONCE,
         }
 
-    def combine_constants(self, tile: Tile) -> dict[str, object]:
+    def combine_constants(self, tile: TileShape) -> dict[str, object]:
         return {
             "KV_HEADS": self.layer.num_kv_heads,
             "GROUP": self.group,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from quire.models.attention.triton.launch import Form
-from quire.models.attention.triton.tiles import Tile
+from quire.models.attention.triton.launch import AttentionLayer
+from quire.models.attention.triton.tiles import TileShape
 from quire.models.kv.kv_store import KVStore
 
 LOG2_E = math.log2(math.e)
@@ -45,7 +45,7 @@ class LayerLaunch:
     numbers: the scale and the cap.
     """
 
-    def __init__(self, form: Form, store: KVStore) -> None:
+    def __init__(self, form: AttentionLayer, store: KVStore) -> None:
         layer = form.layer
         self.form = form
         self.group, index = store.layer_tensors[layer.index]
@@ -63,7 +63,7 @@ class LayerLaunch:
         self.numbers = (scale * LOG2_E, cap * LOG2_E)
         self.write_rows = form.write_rows
         self.write_options = form.write_constants()
-        self._chunks: dict[Tile, TileLaunch] = {}
+        self._chunks: dict[TileShape, TileLaunch] = {}
         tile = form.tile(1)
         self.tokens = self._token_launch(tile, is_shared=False)
         self.shared = self._shared_launch(tile)
@@ -77,19 +77,19 @@ class LayerLaunch:
             self._chunks[tile] = launch
         return launch
 
-    def _tile_launch(self, tile: Tile, constants: Options) -> TileLaunch:
+    def _tile_launch(self, tile: TileShape, constants: Options) -> TileLaunch:
         form = self.form
         options = {**constants, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
         return TileLaunch(form.tokens(tile), form.num_head_tiles(tile), options)
 
-    def _token_launch(self, tile: Tile, *, is_shared: bool) -> TileLaunch:
+    def _token_launch(self, tile: TileShape, *, is_shared: bool) -> TileLaunch:
         launch = self._tile_launch(tile, self.form.token_constants(tile, is_shared=is_shared))
         most = self.form.max_registers(tile)
         if most is not None:
             launch.options["maxnreg"] = most
         return launch
 
-    def _shared_launch(self, tile: Tile) -> SharedLaunch:
+    def _shared_launch(self, tile: TileShape) -> SharedLaunch:
         form = self.form
         num_programs, counts = form.num_programs(tile), form.list_constants(tile)
         tokens = self._token_launch(tile, is_shared=True)

@@ -1,13 +1,13 @@
 """The entry of Triton's kernels in the registry; triton is imported only where they are used."""
 
-from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
+from quire.models.attention.backend import AttentionBackend, AttentionSetup, RegisteredBackend
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import describe, why_not
 from quire.models.config import LayerFeature
 from quire.models.kv.kv_store import KVStore
 
 
-def _build(store: KVStore, site: Site) -> AttentionBackend:
+def _build(store: KVStore, site: AttentionSetup) -> AttentionBackend:
     from quire.models.attention.triton.backend import TritonAttention
 
     return TritonAttention(store, describe(site.device))

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from quire.models.attention.scratch import FLOAT32_BYTES, StepLimits
 from quire.models.attention.triton.inputs import ALIGNMENT
-from quire.models.attention.triton.tiles import MIN_ROWS, Device, choose_tile, num_programs
+from quire.models.attention.triton.tiles import (
+    MIN_ROWS,
+    DeviceProperties,
+    choose_tile,
+    num_programs,
+)
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
@@ -15,7 +20,7 @@ INT32_BYTES = 4
 
 
 def triton_scratch_bytes(
-    layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, device: Device
+    layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, device: DeviceProperties
 ) -> int:
     inputs = (2 * limits.num_seqs + 1 + ALIGNMENT) * INT32_BYTES
     lists = len({_list_kind(layer) for layer in layers}) * (limits.num_seqs + 2) * INT32_BYTES
@@ -26,7 +31,7 @@ def _list_kind(layer: LayerFacts) -> tuple[object, ...]:
     return layer.pattern, layer.num_kv_heads, layer.head_size, layer.v_head_size
 
 
-def _part_bytes(layer: LayerFacts, codec: Codec, device: Device) -> int:
+def _part_bytes(layer: LayerFacts, codec: Codec, device: DeviceProperties) -> int:
     tiles = (choose_tile(layer, codec, rows, device) for rows in (MIN_ROWS, MIN_ROWS + 1))
     num_rows = max(2 * num_programs(layer, codec, tile, device) * tile.rows for tile in tiles)
     return num_rows * (layer.v_head_size + 1) * FLOAT32_BYTES

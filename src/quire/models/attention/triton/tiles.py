@@ -23,7 +23,7 @@ WRITE_ELEMENTS = 2048
 """Elements that one program writes, 16 bytes for each of its threads at a time."""
 
 
-class Tile(NamedTuple):
+class TileShape(NamedTuple):
     """`rows`: tokens times query heads. `keys` are met at once; five stages have two tiles of them
     on their way to shared memory, three have one, since the block ids come a stage before."""
 
@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-class Device(NamedTuple):
+class DeviceProperties(NamedTuple):
     """`capability`: 80 for 8.0. `num_sms`: multiprocessors to keep busy. `tile`: of all layers, in
     place of what is chosen. A part of a context of fewer than `min_split_keys` costs more to bring
     back together than it saves."""
@@ -41,7 +41,7 @@ class Device(NamedTuple):
     capability: int
     num_sms: int
     is_interpreted: bool = False
-    tile: Tile | None = None
+    tile: TileShape | None = None
     min_split_keys: int = MIN_SPLIT_KEYS
 
     @property
@@ -57,7 +57,9 @@ class Device(NamedTuple):
         return 90 <= self.capability < 100
 
 
-def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device) -> Tile:
+def choose_tile(
+    layer: LayerFacts, codec: Codec, most_rows: int, device: DeviceProperties
+) -> TileShape:
     """Return the tile for `most_rows`: tokens of the longest chunk times query heads of a group.
 
     Tiles are the largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6,
@@ -73,18 +75,18 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
         if head_size > 256 and not codec.is_quantised:
-            return Tile(MIN_ROWS, 32, 8, 5 if device.loads_ahead else 3)
-        return Tile(MIN_ROWS, 16 if head_size > 256 else 32, 4, 5)
+            return TileShape(MIN_ROWS, 32, 8, 5 if device.loads_ahead else 3)
+        return TileShape(MIN_ROWS, 16 if head_size > 256 else 32, 4, 5)
     if head_size > 256:
         if codec.is_quantised:
-            return Tile(32, 32, 8, 2)
-        return Tile(32, 32, 8, 5 if device.loads_ahead else 3)
+            return TileShape(32, 32, 8, 2)
+        return TileShape(32, 32, 8, 5 if device.loads_ahead else 3)
     if head_size > 128:
         return _wide_tile(layer, codec, device)
     return _narrow_tile(layer, codec, device)
 
 
-def _narrow_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
+def _narrow_tile(layer: LayerFacts, codec: Codec, device: DeviceProperties) -> TileShape:
     """Return the tile of long chunks for keys of up to 128 elements.
 
     It has many keys, unless registers would spill, or unless with few of them a multiprocessor has
@@ -93,41 +95,41 @@ def _narrow_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     """
     is_small = layer.head_size <= 64
     if device.loads_ahead:
-        return Tile(128, 64, 8, 5)
+        return TileShape(128, 64, 8, 5)
     if device.reads_shared:
         has_room = device.capability < 100 and layer.window_size is None and layer.softcap is None
         has_many = is_small if codec.is_quantised else has_room and not is_small
-        return Tile(128, 128 if has_many else 64, 8, 3)
+        return TileShape(128, 128 if has_many else 64, 8, 3)
     if codec.is_quantised:
-        return Tile(128 if is_small else 64, 32, 8, 5)
-    return Tile(128, 32, 8, 3 if is_small else 5)
+        return TileShape(128 if is_small else 64, 32, 8, 5)
+    return TileShape(128, 32, 8, 3 if is_small else 5)
 
 
-def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
+def _wide_tile(layer: LayerFacts, codec: Codec, device: DeviceProperties) -> TileShape:
     """Return the tile of long chunks for keys of 129 to 256 elements.
 
     A smaller one may spill where a larger does not: the assembler then tries to leave registers for
     a second program.
     """
     if device.loads_ahead:
-        return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
+        return TileShape(64 if codec.is_quantised else 128, 32, 8, 5)
     if device.reads_shared:
         if codec.is_quantised and layer.head_size > 192:
-            return Tile(64, 32, 8, 3)
+            return TileShape(64, 32, 8, 3)
         has_rest = split_size(layer.head_size)[1] > 0 and layer.v_head_size > 128
-        return Tile(64 if has_rest else 128, 64, 8, 3)
+        return TileShape(64 if has_rest else 128, 64, 8, 3)
     if codec.is_quantised:
-        return Tile(32, 64 if layer.head_size > 192 else 32, 8, 3)
-    return Tile(64 if layer.v_head_size > 128 else 128, 32, 8, 3)
+        return TileShape(32, 64 if layer.head_size > 192 else 32, 8, 3)
+    return TileShape(64 if layer.v_head_size > 128 else 128, 32, 8, 3)
 
 
-def _exact_tile(head_size: int, codec: Codec) -> Tile:
+def _exact_tile(head_size: int, codec: Codec) -> TileShape:
     """Return a tile without tensor cores, which are not exact: small, or registers spill."""
     if head_size <= 64 and not codec.is_quantised:
-        return Tile(MIN_ROWS, 16, 4, 3)
+        return TileShape(MIN_ROWS, 16, 4, 3)
     if head_size <= 128:
-        return Tile(MIN_ROWS, 16, 8, 3)
-    return Tile(MIN_ROWS, 16, 4, 2) if head_size <= 256 else Tile(MIN_ROWS, 16, 8, 3)
+        return TileShape(MIN_ROWS, 16, 8, 3)
+    return TileShape(MIN_ROWS, 16, 4, 2) if head_size <= 256 else TileShape(MIN_ROWS, 16, 8, 3)
 
 
 def columns(size: int) -> int:
@@ -143,13 +145,15 @@ def split_size(size: int) -> tuple[int, int]:
     return (columns(size), 0) if main < 16 or rest in (0, main) else (main, rest)
 
 
-def num_programs(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
+def num_programs(layer: LayerFacts, codec: Codec, tile: TileShape, device: DeviceProperties) -> int:
     """Return how many programs share the contexts of single tokens, all with the same work: those
     that a device runs at once, by the registers and the shared memory that they take."""
     return device.num_sms * _programs_per_sm(layer, codec, tile, device)
 
 
-def _programs_per_sm(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
+def _programs_per_sm(
+    layer: LayerFacts, codec: Codec, tile: TileShape, device: DeviceProperties
+) -> int:
     if tile.rows > MIN_ROWS:
         return 1
     is_wide = layer.head_size > 192 and not codec.is_quantised
@@ -162,7 +166,9 @@ def _programs_per_sm(layer: LayerFacts, codec: Codec, tile: Tile, device: Device
     return MAX_PROGRAMS_PER_SM if is_narrow and has_room else PROGRAMS_PER_SM
 
 
-def max_registers(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int | None:
+def max_registers(
+    layer: LayerFacts, codec: Codec, tile: TileShape, device: DeviceProperties
+) -> int | None:
     """Return how many registers a thread of single tokens may have, so that `num_programs` run at
     once; None leaves it to the assembler. For numbers to widen to 16 bits that would spill, to have
     more programs than there are."""

@@ -90,7 +90,7 @@ class RowLayout:
         }
 
 
-class Piece(NamedTuple):
+class WeightRows(NamedTuple):
     """Rows of W of one form, whose bytes `content` begins with."""
 
     content: Tensor
@@ -119,11 +119,11 @@ class PackedGroups(PackedWeight):
 
     forms: tuple[tuple[GroupForm, int], ...]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[WeightRows]:
         content = self.packed.detach().view(torch.uint8).flatten()
         for form, num_rows in self.forms:
             layout = RowLayout(form, self.num_columns)
-            yield Piece(content, num_rows, layout)
+            yield WeightRows(content, num_rows, layout)
             content = content[num_rows * layout.row_bytes :]
 
 
@@ -242,7 +242,7 @@ def _halved(weight: GroupedWeight) -> Tensor:
     return (runs[:, :, 0] | runs[:, :, 1] << HALF_BITS).flatten(1)
 
 
-def _multiply(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor:
+def _multiply(rows: Tensor, piece: WeightRows, bias: Tensor | None) -> Tensor:
     out = rows.new_empty(len(rows), piece.num_rows)
     tile, num_warps, num_stages = grouped_constants(len(rows), rows.dtype)
     if is_interpreted():
@@ -263,7 +263,7 @@ def _multiply(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor:
     return out
 
 
-def _multiply_widened(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor:
+def _multiply_widened(rows: Tensor, piece: WeightRows, bias: Tensor | None) -> Tensor:
     """Multiply by so many widened rows of W at a time that they take little memory."""
     out = rows.new_empty(len(rows), piece.num_rows)
     at_once = max(WIDENED_NUMBERS // piece.layout.num_columns, 1)
@@ -275,12 +275,12 @@ def _multiply_widened(rows: Tensor, piece: Piece, bias: Tensor | None) -> Tensor
     return out
 
 
-def _widened(piece: Piece, rows: range, dtype: torch.dtype) -> Tensor:
+def _widened(piece: WeightRows, rows: range, dtype: torch.dtype) -> Tensor:
     device = piece.content.device
     return _rows(torch.arange(rows.start, rows.stop, device=device), piece, dtype)
 
 
-def _rows(indices: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:
+def _rows(indices: Tensor, piece: WeightRows, dtype: torch.dtype) -> Tensor:
     num_columns = piece.layout.num_columns
     out = torch.empty(len(indices), num_columns, dtype=dtype, device=piece.content.device)
     if len(indices):

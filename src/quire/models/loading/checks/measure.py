@@ -21,7 +21,7 @@ from quire.models.loading.checks.packing import (
     logits_alone,
     logits_packed,
 )
-from quire.models.loading.checks.probe import Probe, first_logits, probe
+from quire.models.loading.checks.probe import ProbeResult, first_logits, probe
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.support import layering, max_model_len
 from quire.models.states import show_states
@@ -35,7 +35,7 @@ PACKED = "requests packed into one row change each other"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ModuleMeasurement:
     """A measured module.
 
     own, redirected, packed: logits [rows, vocab_size] of the same tokens: by the module's own
@@ -92,7 +92,7 @@ def own_logits(module: "PreTrainedModel", config: "PretrainedConfig") -> Tensor:
 
 def measure(
     module: "PreTrainedModel", config: "PretrainedConfig", own: Tensor, device: torch.device
-) -> Measured:
+) -> ModuleMeasurement:
     """Redirect the module's attention to paged memory, and measure it. `own` are `own_logits`.
 
     Raises UnsupportedModel for what is not served.
@@ -105,7 +105,7 @@ def measure(
     model = attach_small(loaded)
     facts = replace(loaded.facts, hidden_size=hidden_size(model, device))
     packed = logits_packed(model, tokens, device)
-    return Measured(replace(loaded, facts=facts), tokens, own, probed.logits, packed)
+    return ModuleMeasurement(replace(loaded, facts=facts), tokens, own, probed.logits, packed)
 
 
 def attach_small(loaded: LoadedModel) -> HFModel:
@@ -119,7 +119,7 @@ def _tokens(module: "PreTrainedModel", config: "PretrainedConfig") -> tuple[int,
     return check_tokens(size or len(module.get_input_embeddings().get_parameter("weight")))
 
 
-def _facts(config: "PretrainedConfig", probed: Probe) -> ModelFacts:
+def _facts(config: "PretrainedConfig", probed: ProbeResult) -> ModelFacts:
     return ModelFacts(
         model_type=config.model_type,
         layers=probed.layers,

@@ -37,7 +37,7 @@ NO_TOKENS = (0,) * NUM_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeResult:
     """The results of a probe."""
 
     layers: tuple[LayerFacts, ...]
@@ -47,7 +47,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ProbeRecord:
     """A record of what a forward has shown of the module's layers so far."""
 
     model_type: str
@@ -73,7 +73,7 @@ class Record:
 class RecordingHook:
     """Attends over the tokens of the call in plain torch, and records the facts of its layer."""
 
-    record: Record
+    record: ProbeRecord
     index: int
     is_causal: bool
     is_latent: bool
@@ -115,16 +115,18 @@ class RecordingHook:
             raise self.record.refuse(f"they need {need}, not supported yet")
 
 
-def probe(module: nn.Module, model_type: str, layering: Layering, tokens: Sequence[int]) -> Probe:
+def probe(
+    module: nn.Module, model_type: str, layering: Layering, tokens: Sequence[int]
+) -> ProbeResult:
     """Measure a prepared module (`hf.prepare`). Raises UnsupportedModel for what is not served."""
-    record = Record(model_type, layering)
+    record = ProbeRecord(model_type, layering)
     with _recording(module, record) as positions:
         logits = first_logits(module, model_type, tokens, position_ids=positions[None])
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
         raise FailedCheck(model_type, f"logits overflow in {logits.dtype}", OTHER_DTYPE)
     layers = tuple(record.layers[index] for index in range(layering.num_layers))
-    return Probe(layers, record.dtypes.pop(), logits)
+    return ProbeResult(layers, record.dtypes.pop(), logits)
 
 
 def probe_without_weights(
@@ -135,7 +137,7 @@ def probe_without_weights(
     Where a forward needs numbers, as to choose an expert, only what came before is checked. Returns
     the layers that were seen.
     """
-    record = Record(model_type, layering)
+    record = ProbeRecord(model_type, layering)
     prepare(module, model_type)
     with _recording(module, record) as positions:
         try:
@@ -147,7 +149,7 @@ def probe_without_weights(
 
 
 @contextmanager
-def _recording(module: nn.Module, record: Record) -> Iterator[Tensor]:
+def _recording(module: nn.Module, record: ProbeRecord) -> Iterator[Tensor]:
     """Give each attention module a `RecordingHook`, and yield the positions of the tokens."""
     if "position_ids" not in signature(module.forward).parameters:
         raise record.refuse("they take a token's place in the row for its position")

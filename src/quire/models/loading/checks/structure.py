@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.config import FailedCheck, UnsupportedModel
-from quire.models.loading.checks.measure import Measured, measure, own_logits
+from quire.models.loading.checks.measure import ModuleMeasurement, measure, own_logits
 from quire.models.loading.checks.packing import NUM_TOKENS
 from quire.models.loading.checks.shrunken import build_random, small_copies
 
@@ -67,7 +67,7 @@ def _check(small: "PretrainedConfig") -> None:
                 raise
 
 
-def _measure(config: "PretrainedConfig", seed: int) -> Measured:
+def _measure(config: "PretrainedConfig", seed: int) -> ModuleMeasurement:
     from quire.models.loading import pretrained
 
     module = build_random(config, seed)
@@ -75,7 +75,7 @@ def _measure(config: "PretrainedConfig", seed: int) -> Measured:
         return measure(module, config, own_logits(module, config), CPU)
 
 
-def rounding_bound(config: "PretrainedConfig", measured: Measured) -> float:
+def rounding_bound(config: "PretrainedConfig", measured: ModuleMeasurement) -> float:
     """Return how far float32 rounding alone takes the logits, as `distance` tells it.
 
     A number goes, layer after layer, through four sums over the hidden size, one over the keys and

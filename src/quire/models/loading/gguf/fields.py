@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quire.models.config import CheckpointError
 from quire.models.loading.gguf.header import GgufHeader, Value
-from quire.models.loading.gguf.reading import Malformed, Strings
+from quire.models.loading.gguf.reading import MalformedFile, Strings
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Fields(NamedTuple):
             raise self._wrong(key, value, "an array of strings")
         try:
             return list(value)
-        except Malformed as error:
+        except MalformedFile as error:
             raise self.refusal(f"{key}: {error}") from error
 
     def tensor(self, name: str) -> NDArray[np.float32] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quire.models.config import CheckpointError
 from quire.models.loading.gguf.ggml_types import GGML_TYPES, GgmlType
-from quire.models.loading.gguf.reading import Cursor, Malformed, Numbers, Strings, shown
+from quire.models.loading.gguf.reading import Cursor, MalformedFile, Numbers, Strings, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -68,19 +68,19 @@ def read_header(path: Path) -> GgufHeader:
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path} cannot be read: it is no file")
         if status.st_size == 0:
-            raise Malformed("it is empty")
+            raise MalformedFile("it is empty")
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return _read(path, content)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except Malformed as error:
+    except MalformedFile as error:
         raise CheckpointError(f"{path} is no GGUF file that can be served: {error}") from error
 
 
 def _read(path: Path, content: memoryview) -> GgufHeader:
     if bytes(content[:4]) != MAGIC:
-        raise Malformed(f"it does not begin with {MAGIC.decode()}")
+        raise MalformedFile(f"it does not begin with {MAGIC.decode()}")
     cursor = Cursor(content, len(MAGIC))
     _check_version(cursor.unsigned(4))
     num_tensors, num_pairs = cursor.unsigned(8), cursor.unsigned(8)
@@ -90,7 +90,7 @@ def _read(path: Path, content: memoryview) -> GgufHeader:
     for _ in range(num_pairs):
         key = _name(cursor, "key")
         if key in metadata:
-            raise Malformed(f"it has the key {shown(key)} twice")
+            raise MalformedFile(f"it has the key {shown(key)} twice")
         metadata[key] = cursor.value(cursor.unsigned(4))
     tensors = [_tensor(cursor, path) for _ in range(num_tensors)]
     alignment = _alignment(metadata)
@@ -101,23 +101,23 @@ def _read(path: Path, content: memoryview) -> GgufHeader:
 def _check_version(version: int) -> None:
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in VERSIONS and swapped in VERSIONS:
-        raise Malformed("its numbers are big-endian: convert it for this machine")
+        raise MalformedFile("its numbers are big-endian: convert it for this machine")
     if version not in VERSIONS:
-        raise Malformed(f"it is of version {version}, must be one of {VERSIONS}")
+        raise MalformedFile(f"it is of version {version}, must be one of {VERSIONS}")
 
 
 def _check_count(cursor: Cursor, what: str, count: int, min_bytes: int) -> None:
     if count * min_bytes > cursor.num_left:
-        raise Malformed(f"it would have {count:,} {what}, more than it has bytes for")
+        raise MalformedFile(f"it would have {count:,} {what}, more than it has bytes for")
     if count > MAX_ENTRIES:
-        raise Malformed(f"it has {count:,} {what}, must be at most {MAX_ENTRIES:,}")
+        raise MalformedFile(f"it has {count:,} {what}, must be at most {MAX_ENTRIES:,}")
 
 
 def _name(cursor: Cursor, what: str) -> str:
     begin = cursor.at
     name = cursor.string()
     if cursor.at - begin > MAX_NAME_BYTES:
-        raise Malformed(f"the {what} at byte {begin:,} is longer than {MAX_NAME_BYTES:,} bytes")
+        raise MalformedFile(f"the {what} at byte {begin:,} is longer than {MAX_NAME_BYTES:,} bytes")
     return name
 
 
@@ -125,14 +125,14 @@ def _tensor(cursor: Cursor, path: Path) -> GgufTensor:
     name = _name(cursor, "name of a tensor")
     num_dims = cursor.unsigned(4)
     if not 1 <= num_dims <= MAX_DIMS:
-        raise Malformed(f"{shown(name)} has {num_dims:,} dimensions, must be 1 to {MAX_DIMS}")
+        raise MalformedFile(f"{shown(name)} has {num_dims:,} dimensions, must be 1 to {MAX_DIMS}")
     shape = tuple(cursor.unsigned(8) for _ in range(num_dims))[::-1]
     type_id, start = cursor.unsigned(4), cursor.unsigned(8)
     kind = GGML_TYPES.get(type_id)
     if kind is None:
-        raise Malformed(f"{shown(name)} is of the type {type_id}, which ggml does not have")
+        raise MalformedFile(f"{shown(name)} is of the type {type_id}, which ggml does not have")
     if 0 in shape or shape[-1] % kind.block_size:
-        raise Malformed(
+        raise MalformedFile(
             f"{shown(name)} is {list(shape)}: the last must be a multiple of {kind.block_size}, "
             f"the block of {kind.name}, and none 0"
         )
@@ -142,7 +142,7 @@ def _tensor(cursor: Cursor, path: Path) -> GgufTensor:
 def _alignment(metadata: Mapping[str, Value]) -> int:
     stated = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(stated) is not int or stated < 1 or stated & (stated - 1):
-        raise Malformed(f"general.alignment is {shown(str(stated))}, must be a power of two")
+        raise MalformedFile(f"general.alignment is {shown(str(stated))}, must be a power of two")
     return stated
 
 
@@ -155,15 +155,15 @@ def _placed(
     for tensor in sorted(tensors, key=lambda each: each.start):
         named = shown(tensor.name)
         if tensor.name in names:
-            raise Malformed(f"it has the tensor {named} twice")
+            raise MalformedFile(f"it has the tensor {named} twice")
         names.add(tensor.name)
         if tensor.start % alignment:
-            raise Malformed(f"{named} begins at {tensor.start:,}, no multiple of {alignment}")
+            raise MalformedFile(f"{named} begins at {tensor.start:,}, no multiple of {alignment}")
         if tensor.start < end:
-            raise Malformed(f"{named} begins at {tensor.start:,}, within {before}")
+            raise MalformedFile(f"{named} begins at {tensor.start:,}, within {before}")
         end, before = tensor.start + tensor.num_bytes, named
         if begin + end > size:
-            raise Malformed(
+            raise MalformedFile(
                 f"{named} ends at byte {begin + end:,}, and the file at {size:,}: it was cut "
                 "short, fetch it again"
             )

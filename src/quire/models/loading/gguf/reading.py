@@ -39,7 +39,7 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "...")
 
 
-class Malformed(ValueError):
+class MalformedFile(ValueError):
     """The file violates its format; the text has the place and the reason."""
 
 
@@ -62,7 +62,7 @@ class Strings(Sequence[str]):
 
 
 class Cursor:
-    """A place in the content of a file, which moves on with what is read. Raises Malformed."""
+    """A place in the content of a file, which moves on with what is read. Raises MalformedFile."""
 
     def __init__(self, content: memoryview, at: int = 0) -> None:
         self.content = content
@@ -76,7 +76,9 @@ class Cursor:
     def skip(self, num_bytes: int) -> int:
         """Advance by `num_bytes`, and return their offset."""
         if num_bytes > self.num_left:
-            raise Malformed(f"it ends at byte {len(self.content):,}, {num_bytes:,} bytes too early")
+            raise MalformedFile(
+                f"it ends at byte {len(self.content):,}, {num_bytes:,} bytes too early"
+            )
         start, self.at = self.at, self.at + num_bytes
         return start
 
@@ -91,7 +93,7 @@ class Cursor:
         try:
             return str(self.content[start : self.at], "utf-8")
         except UnicodeDecodeError as error:
-            raise Malformed(f"the string at byte {start:,} is not UTF-8: {error}") from error
+            raise MalformedFile(f"the string at byte {start:,} is not UTF-8: {error}") from error
 
     def skip_string(self) -> int:
         """Advance by a string, and return the offset of its characters."""
@@ -109,20 +111,22 @@ class Cursor:
     def _array(self) -> "Numbers | Strings":
         kind, length = self.unsigned(4), self.unsigned(LENGTH_BYTES)
         if kind == ARRAY:
-            raise Malformed(f"the array before byte {self.at:,} holds arrays, which none may")
+            raise MalformedFile(f"the array before byte {self.at:,} holds arrays, which none may")
         return self._strings(length) if kind == STRING else self._numbers(kind, length)
 
     def _numbers(self, kind: int, length: int) -> Numbers:
         dtype = NUMBERS.get(kind)
         if dtype is None:
-            raise Malformed(f"the value before byte {self.at:,} is of type {kind}, which is none")
+            raise MalformedFile(
+                f"the value before byte {self.at:,} is of type {kind}, which is none"
+            )
         start = self.skip(length * dtype.itemsize)
         found: Numbers = np.frombuffer(self.content, dtype, length, start)
         return found
 
     def _strings(self, length: int) -> Strings:
         if length * LENGTH_BYTES > self.num_left:
-            raise Malformed(
+            raise MalformedFile(
                 f"the array before byte {self.at:,} would hold {length:,} strings, more than the "
                 "file has bytes for"
             )
@@ -136,6 +140,6 @@ class Cursor:
             starts[i] = at
             at += LENGTH_BYTES + length_at(content, at)[0]
         if at > size:
-            raise Malformed(f"the strings from byte {self.at:,} on end beyond the file")
+            raise MalformedFile(f"the strings from byte {self.at:,} on end beyond the file")
         self.at = at
         return Strings(content, starts)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from quire.models.loading.published.awq import AwqFormat
 from quire.models.loading.published.gptq import GptqFormat
-from quire.models.loading.published.published_format import PublishedFormat, Unread
+from quire.models.loading.published.published_format import PublishedFormat, UnsupportedFormat
 from quire.models.loading.published.settings import Settings, refuse_other
 
 BITS = (2, 3, 4, 5, 6, 7, 8)
@@ -26,12 +26,12 @@ PACKINGS: Mapping[str, GptqFormat | AwqFormat] = MappingProxyType(
 
 
 def auto_round_format(settings: Settings) -> PublishedFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     refuse_other(settings, "packing_format", tuple(PACKINGS))
     refuse_other(settings, "data_type", ("int",))
     refuse_other(settings, "act_bits", FLOAT_BITS)
     if settings.get("rotation_config"):
-        raise Unread("whose rotation_config turns weights and activations")
+        raise UnsupportedFormat("whose rotation_config turns weights and activations")
     made = PACKINGS[str(settings.get("packing_format") or USUAL)]
     if isinstance(made, AwqFormat):
         refuse_other(settings, "bits", (4,))

@@ -19,8 +19,8 @@ from quire.models.loading.published.packed_bits import unpacked_bits
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
-    Place,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.published.settings import (
     Settings,
@@ -42,21 +42,21 @@ PLACES = torch.tensor([ROWS_OF_WORD.index(row) for row in range(PER_WORD)])
 class AwqFormat:
     """The only layout of it."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         module, _, part = name.rpartition(".")
-        return Place(f"{module}.weight", part) if part in PARTS else None
+        return WeightPart(f"{module}.weight", part) if part in PARTS else None
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         dtypes = {"qweight": ("I32",), "qzeros": ("I32",), "scales": HALVES}
         shapes = shapes_of(parts, dtypes)
         if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
-            raise Unread("its qweight and scales must be matrices")
+            raise UnsupportedFormat("its qweight and scales must be matrices")
         num_columns, num_rows = shapes["qweight"][0], shapes["qweight"][1] * PER_WORD
         num_groups = shapes["scales"][0]
         refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
         refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows // PER_WORD))
         if num_columns % num_groups:
-            raise Unread(f"its {num_columns} columns are not {num_groups} groups")
+            raise UnsupportedFormat(f"its {num_columns} columns are not {num_groups} groups")
         return num_rows, num_columns
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight:
@@ -65,7 +65,7 @@ class AwqFormat:
 
 
 def awq_format(settings: Settings) -> AwqFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     refuse_other(settings, "bits", (NUM_BITS,))
     refuse_other(settings, "w_bit", (NUM_BITS,))
     refuse_other(settings, "version", ("gemm", "GEMM"))

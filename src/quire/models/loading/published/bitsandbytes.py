@@ -32,8 +32,8 @@ from torch import Tensor
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
-    Place,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.published.settings import (
     Settings,
@@ -55,7 +55,7 @@ MAX_BLOCK = 2**16
 LARGEST = 127.0
 
 
-class BlockState(NamedTuple):
+class QuantState(NamedTuple):
     """The JSON beside a weight of 4 bits; `nested_block` is 0 if scales are floats."""
 
     shape: tuple[int, int]
@@ -76,14 +76,14 @@ class BlockState(NamedTuple):
 class BitsAndBytesFormat:
     """The bits follow from the parts of each weight."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         found = FOUR_BITS.fullmatch(name)
         if found is not None:
-            return Place(found[1], found[2], is_telling=found[2].startswith(STATE))
+            return WeightPart(found[1], found[2], is_telling=found[2].startswith(STATE))
         module, _, part = name.rpartition(".")
         if part not in INT8_PARTS:
             return None
-        return Place(f"{module}.weight", part, is_telling=part == "weight_format")
+        return WeightPart(f"{module}.weight", part, is_telling=part == "weight_format")
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         return _int8_shape(parts) if "SCB" in parts else _block_shape(parts)
@@ -101,23 +101,25 @@ def bitsandbytes_format(settings: Settings) -> BitsAndBytesFormat:
     return BitsAndBytesFormat()
 
 
-def read_state(content: bytes) -> BlockState:
-    """Return the JSON beside a weight. Raises Unread."""
+def read_state(content: bytes) -> QuantState:
+    """Return the JSON beside a weight. Raises UnsupportedFormat."""
     try:
         state = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unread(f"its quant_state cannot be read as JSON: {error}") from error
+        raise UnsupportedFormat(f"its quant_state cannot be read as JSON: {error}") from error
     if not isinstance(state, dict):
-        raise Unread("its quant_state must be a JSON object")
+        raise UnsupportedFormat("its quant_state must be a JSON object")
     shape = state.get("shape")
     if not isinstance(shape, list) or len(shape) != 2 or not all(map(_is_count, shape)):
-        raise Unread(f"its quant_state has the shape {shape!r}, must have two sizes")
+        raise UnsupportedFormat(f"its quant_state has the shape {shape!r}, must have two sizes")
     is_nested = "nested_blocksize" in state
     offset = state.get("nested_offset", 0.0)
     if not isinstance(offset, int | float) or not math.isfinite(offset):
-        raise Unread(f"its quant_state has the nested_offset {offset!r}, must have a number")
+        raise UnsupportedFormat(
+            f"its quant_state has the nested_offset {offset!r}, must have a number"
+        )
     nested_block = _block(state, "nested_blocksize") if is_nested else 0
-    return BlockState((shape[0], shape[1]), _block(state, "blocksize"), nested_block, offset)
+    return QuantState((shape[0], shape[1]), _block(state, "blocksize"), nested_block, offset)
 
 
 def _is_count(value: object) -> bool:
@@ -127,14 +129,14 @@ def _is_count(value: object) -> bool:
 def _block(state: Settings, name: str) -> int:
     found = whole(state, name)
     if not 1 <= found <= MAX_BLOCK:
-        raise Unread(f"its quant_state has {name} {found}, must have 1 to {MAX_BLOCK}")
+        raise UnsupportedFormat(f"its quant_state has {name} {found}, must have 1 to {MAX_BLOCK}")
     return found
 
 
 def _state_name(parts: Mapping[str, object]) -> str:
     found = [name for name in parts if name.startswith(STATE)]
     if len(found) != 1:
-        raise Unread(f"it has {len(found)} parts {STATE}..., must have one")
+        raise UnsupportedFormat(f"it has {len(found)} parts {STATE}..., must have one")
     return found[0]
 
 
@@ -159,7 +161,9 @@ def _block_shape(parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         refuse_shape("nested_quant_map", shapes["nested_quant_map"], (NUM_NESTED_LEVELS,))
     num_bytes = math.prod(shapes["weight"]) * BYTES[parts["weight"].dtype]
     if num_bytes != -(-state.num_elements // 2):
-        raise Unread(f"its weight is {num_bytes} bytes, too few or many for {list(state.shape)}")
+        raise UnsupportedFormat(
+            f"its weight is {num_bytes} bytes, too few or many for {list(state.shape)}"
+        )
     return state.shape
 
 
@@ -167,15 +171,17 @@ def _int8_shape(parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
     shapes = shapes_of(parts, {"weight": ("I8",), "SCB": ("F32",)})
     refuse_others(parts, INT8_PARTS)
     if len(shapes["weight"]) != 2:
-        raise Unread("its weight must be a matrix")
+        raise UnsupportedFormat("its weight must be a matrix")
     refuse_shape("SCB", shapes["SCB"], shapes["weight"][:1])
     order = parts.get("weight_format")
     if order is not None and any(order.content):
-        raise Unread(f"its weight_format is {order.content[0]}, must be 0: row after row")
+        raise UnsupportedFormat(
+            f"its weight_format is {order.content[0]}, must be 0: row after row"
+        )
     return shapes["weight"]
 
 
-def _looked_up(state: BlockState, parts: Parts) -> Tensor:
+def _looked_up(state: QuantState, parts: Parts) -> Tensor:
     scales = parts["absmax"]
     if state.nested_block:
         nested = parts["nested_absmax"].repeat_interleave(state.nested_block)[: len(scales)]

@@ -33,7 +33,12 @@ from quire.models.loading.published.packed_integers import (
     plain_weight,
 )
 from quire.models.loading.published.place import as_object
-from quire.models.loading.published.published_format import PartOutline, Parts, Place, Unread
+from quire.models.loading.published.published_format import (
+    PartOutline,
+    Parts,
+    UnsupportedFormat,
+    WeightPart,
+)
 from quire.models.loading.published.scaled_floats import (
     FLOATS8,
     Block,
@@ -91,7 +96,7 @@ class CompressedFormat:
     groups: tuple[Targets, ...]
     block: Block | None
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         return module_place(name, PARTS)
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
@@ -119,14 +124,16 @@ class CompressedFormat:
 
 
 def compressed_format(settings: Settings) -> CompressedFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     refuse_other(settings, "format", FORMATS)
     sparsity = as_object(settings.get("sparsity_config"))
     if sparsity.get("format") not in (None, "dense"):
-        raise Unread(f"whose sparsity_config.format is {sparsity['format']!r}, must be 'dense'")
+        raise UnsupportedFormat(
+            f"whose sparsity_config.format is {sparsity['format']!r}, must be 'dense'"
+        )
     for name in ("transform_config", "moe_sparsity_config"):
         if settings.get(name):
-            raise Unread(f"with a {name}")
+            raise UnsupportedFormat(f"with a {name}")
     schemes = list(_schemes(settings))
     blocks = {
         sizes_of_block("block_structure", weights["block_structure"])
@@ -134,7 +141,7 @@ def compressed_format(settings: Settings) -> CompressedFormat:
         if weights.get("block_structure") is not None
     }
     if len(blocks) > 1:
-        raise Unread("whose groups have blocks of several sizes")
+        raise UnsupportedFormat("whose groups have blocks of several sizes")
     groups = [
         Targets(targets, whole(weights, "num_bits"))
         for targets, weights in schemes
@@ -144,11 +151,12 @@ def compressed_format(settings: Settings) -> CompressedFormat:
 
 
 def _schemes(settings: Settings) -> Iterator[tuple[tuple[str, ...], Settings]]:
-    """Yield the targets of each group, and the settings of its weights. Raises Unread."""
+    """Yield the targets of each group, and the settings of its weights. Raises
+    UnsupportedFormat."""
     groups = as_object(settings.get("config_groups"))
     for name, group in groups.items():
         if not isinstance(group, dict):
-            raise Unread(f"whose config_groups.{name} is no object")
+            raise UnsupportedFormat(f"whose config_groups.{name} is no object")
         refuse_other(group, "format", FORMATS)
         weights = group.get("weights")
         if not isinstance(weights, dict):
@@ -165,7 +173,7 @@ def _targets(name: str, stated: object) -> tuple[str, ...]:
             re.compile(target.removeprefix(PATTERN))
         except re.error as error:
             told = f"config_groups.{name}.targets holds {target!r}: {error}"
-            raise Unread(f"whose {told}") from error
+            raise UnsupportedFormat(f"whose {told}") from error
     return targets
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from quire.models.loading.published.published_format import PartOutline, Unread
+from quire.models.loading.published.published_format import PartOutline, UnsupportedFormat
 from quire.models.loading.published.scaled_floats import EXPONENTS
 from quire.models.loading.published.settings import refuse_others, refuse_shape, shapes_of
 from quire.models.weights.grouped_weight import GroupedWeight
@@ -18,7 +18,7 @@ TABLE_BITS = 8
 
 
 def fp4_shape(parts: Mapping[str, PartOutline], packed: str, second: str) -> tuple[int, ...]:
-    """Return the shape of a weight. Raises Unread.
+    """Return the shape of a weight. Raises UnsupportedFormat.
 
     packed: the part of nibbles [..., K / 2].
     second: the part of the scale of scales, which those in E4M3 have.
@@ -32,11 +32,13 @@ def fp4_shape(parts: Mapping[str, PartOutline], packed: str, second: str) -> tup
     group_size = MX_GROUP if is_mx else NV_GROUP
     num_columns = 2 * shape[-1] if len(shape) > 1 else 0
     if not num_columns or num_columns % group_size:
-        raise Unread(f"its {packed} is {list(shape)}, must be rows of whole groups of {group_size}")
+        raise UnsupportedFormat(
+            f"its {packed} is {list(shape)}, must be rows of whole groups of {group_size}"
+        )
     wanted = (*shape[:-1], num_columns // group_size)
     refuse_shape("weight_scale", shapes["weight_scale"], wanted)
     if not is_mx and shapes[second] not in ((), (1,), shape[:-2], (*shape[:-2], 1)):
-        raise Unread(f"its {second} is {list(shapes[second])}, must be one number")
+        raise UnsupportedFormat(f"its {second} is {list(shapes[second])}, must be one number")
     return (*shape[:-1], num_columns)
 
 

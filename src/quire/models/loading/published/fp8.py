@@ -16,7 +16,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from quire.models.loading.published.module_parts import module_place
-from quire.models.loading.published.published_format import PartOutline, Parts, Place
+from quire.models.loading.published.published_format import PartOutline, Parts, WeightPart
 from quire.models.loading.published.scaled_floats import Block, scaled_shape, scaled_values
 from quire.models.loading.published.settings import Settings, refuse_other, sizes_of_block
 
@@ -34,7 +34,7 @@ class Fp8Format:
 
     block: Block | None
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         return module_place(name, PARTS)
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class Fp8Format:
 
 
 def fp8_format(settings: Settings) -> Fp8Format:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     refuse_other(settings, "expert_dtype", ("fp8",))
     refuse_other(settings, "fmt", ("e4m3", "e5m2", "float8_e4m3fn"))
     block = settings.get("weight_block_size")

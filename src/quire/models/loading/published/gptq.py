@@ -21,8 +21,8 @@ from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unp
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
-    Place,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.published.settings import (
     Settings,
@@ -46,9 +46,9 @@ class GptqFormat:
     bits: Collection[int]
     zero_shift: int
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         module, _, part = name.rpartition(".")
-        return Place(f"{module}.weight", part) if part in PARTS else None
+        return WeightPart(f"{module}.weight", part) if part in PARTS else None
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         dtypes = {"qweight": ("I32",), "qzeros": ("I32",), "scales": HALVES}
@@ -56,20 +56,22 @@ class GptqFormat:
             dtypes["g_idx"] = ("I32",)
         shapes = shapes_of(parts, dtypes)
         if len(shapes["qweight"]) != 2 or len(shapes["scales"]) != 2 or not shapes["scales"][0]:
-            raise Unread("its qweight and scales must be matrices")
+            raise UnsupportedFormat("its qweight and scales must be matrices")
         num_groups, num_rows = shapes["scales"][0], shapes["qweight"][1]
         refuse_shape("scales", shapes["scales"], (num_groups, num_rows))
         num_bits = _num_bits(shapes["qzeros"], num_rows)
         if num_bits not in self.bits:
             read = ", ".join(map(str, self.bits))
-            raise Unread(f"its qzeros are {num_bits or 'no whole'} bits each, must be {read}")
+            raise UnsupportedFormat(
+                f"its qzeros are {num_bits or 'no whole'} bits each, must be {read}"
+            )
         num_columns = shapes["qweight"][0] * WORD_BITS // num_bits
         refuse_shape("qzeros", shapes["qzeros"], (num_groups, num_rows * num_bits // WORD_BITS))
         refuse_shape("qweight", shapes["qweight"], (num_columns * num_bits // WORD_BITS, num_rows))
         if "g_idx" in shapes:
             refuse_shape("g_idx", shapes["g_idx"], (num_columns,))
         elif num_columns % num_groups:
-            raise Unread(f"its {num_columns} columns are not {num_groups} groups")
+            raise UnsupportedFormat(f"its {num_columns} columns are not {num_groups} groups")
         return num_rows, num_columns
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:
@@ -86,7 +88,7 @@ class GptqFormat:
 
 
 def gptq_format(settings: Settings) -> GptqFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     refuse_other(settings, "bits", BITS)
     refuse_other(settings, "checkpoint_format", (OLDER, NEWER))
     refuse_other(settings, "pack_dtype", ("int32",))

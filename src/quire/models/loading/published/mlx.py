@@ -23,8 +23,8 @@ from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unp
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
-    Place,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.published.settings import (
     Settings,
@@ -65,13 +65,13 @@ class MlxFormat:
     usual: MlxSettings
     own: Mapping[str, MlxSettings]
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         module, _, part = name.rpartition(".")
-        return Place(f"{module}.weight", part) if part in PARTS else None
+        return WeightPart(f"{module}.weight", part) if part in PARTS else None
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         if EXPERTS in weight:
-            raise Unread("experts are read one by one, not as MLX joins them")
+            raise UnsupportedFormat("experts are read one by one, not as MLX joins them")
         mode, group_size, num_bits = self._settings(weight)
         scales = HALVES if mode == AFFINE else ("U8",)
         dtypes = {"weight": ("U32",), "scales": scales}
@@ -109,7 +109,7 @@ class MlxFormat:
 
 
 def mlx_format(settings: Settings) -> MlxFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     own = {name: each for name, each in settings.items() if isinstance(each, dict)}
     return MlxFormat(
         _checked(settings), MappingProxyType({name: _checked(each) for name, each in own.items()})
@@ -127,7 +127,7 @@ def _checked(settings: Settings) -> MlxSettings:
         refuse_other(settings, "bits", (1, 2, 3, 4, 5, 6, 8))
         refuse_other(settings, "group_size", (32, 64, 128))
     elif (found.group_size, found.num_bits) != FLOAT_SIZES[mode]:
-        raise Unread(
+        raise UnsupportedFormat(
             f"whose {mode} has bits {found.num_bits} and group_size {found.group_size}, must have "
             f"{num_bits} and {group_size}"
         )

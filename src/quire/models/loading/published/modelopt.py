@@ -16,7 +16,12 @@ from torch import Tensor
 
 from quire.models.loading.published.fp4 import fp4_shape, fp4_weight, of_matrices
 from quire.models.loading.published.module_parts import module_place
-from quire.models.loading.published.published_format import PartOutline, Parts, Place, Unread
+from quire.models.loading.published.published_format import (
+    PartOutline,
+    Parts,
+    UnsupportedFormat,
+    WeightPart,
+)
 from quire.models.loading.published.scaled_floats import (
     FLOATS8,
     Block,
@@ -43,12 +48,12 @@ class ModelOptFormat:
 
     block: Block | None
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         return module_place(name, PARTS)
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         if "pre_quant_scale" in parts:
-            raise Unread("its columns have a pre_quant_scale")
+            raise UnsupportedFormat("its columns have a pre_quant_scale")
         if "weight" in parts and parts["weight"].dtype in FLOATS8:
             return scaled_shape(parts, self.block)
         return fp4_shape(parts, "weight", "weight_scale_2")
@@ -64,7 +69,7 @@ class ModelOptFormat:
 
 
 def modelopt_format(settings: Settings) -> ModelOptFormat:
-    """Return the format by a checkpoint's settings. Raises Unread."""
+    """Return the format by a checkpoint's settings. Raises UnsupportedFormat."""
     algorithm = str(settings.get("quant_algo")).upper()
     refuse_other({"quant_algo": algorithm}, "quant_algo", ALGORITHMS)
     return ModelOptFormat((BLOCK_SIZE, BLOCK_SIZE) if algorithm == IN_BLOCKS else None)

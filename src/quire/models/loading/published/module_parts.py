@@ -4,7 +4,7 @@ layer beside its `weight`, and parts of experts in one tensor after its name."""
 import re
 from collections.abc import Mapping
 
-from quire.models.loading.published.published_format import UNUSED, Place
+from quire.models.loading.published.published_format import UNUSED, WeightPart
 
 UNUSED_PARTS = frozenset(
     {
@@ -26,7 +26,7 @@ _OF_EXPERTS = re.compile(r"(.+\.experts\.(?:gate_up|gate|up|down)_proj)(?:_(\w+)
 _WEIGHT = "weight"
 
 
-def module_place(name: str, parts: Mapping[str, str]) -> Place | None:
+def module_place(name: str, parts: Mapping[str, str]) -> WeightPart | None:
     """Return where a tensor belongs, by the parts of a layer: their names in the file, without the
     layer's, and in the format."""
     module, _, ending = name.rpartition(".")
@@ -37,7 +37,7 @@ def module_place(name: str, parts: Mapping[str, str]) -> Place | None:
         weight = f"{module}.{_WEIGHT}"
     if ending in UNUSED_PARTS:
         return UNUSED
-    return Place(weight, parts[ending]) if ending in parts else None
+    return WeightPart(weight, parts[ending]) if ending in parts else None
 
 
 def _ending_of_experts(ending: str | None, parts: Mapping[str, str]) -> str:

@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from quire.models.loading.published.fp4 import MX_GROUP, fp4_weight
-from quire.models.loading.published.published_format import PartOutline, Parts, Place, Unread
+from quire.models.loading.published.published_format import (
+    PartOutline,
+    Parts,
+    UnsupportedFormat,
+    WeightPart,
+)
 from quire.models.loading.published.scaled_floats import exponents_as_floats
 from quire.models.loading.published.settings import Settings, refuse_shape, shapes_of
 
@@ -28,15 +33,17 @@ _PARTS = re.compile(r"(.+)_(blocks|scales)")
 class Mxfp4Format:
     """The only layout of it."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         found = _PARTS.fullmatch(name)
-        return None if found is None else Place(found[1], found[2])
+        return None if found is None else WeightPart(found[1], found[2])
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         shapes = shapes_of(parts, {"blocks": ("U8",), "scales": ("U8",)})
         blocks = shapes["blocks"]
         if len(blocks) != 4 or blocks[-1] != BLOCK_BYTES or not prod(blocks):
-            raise Unread(f"its blocks are {list(blocks)}, must be of {BLOCK_BYTES} bytes each")
+            raise UnsupportedFormat(
+                f"its blocks are {list(blocks)}, must be of {BLOCK_BYTES} bytes each"
+            )
         refuse_shape("scales", shapes["scales"], blocks[:-1])
         num_experts, num_rows, num_groups, _ = blocks
         return num_experts, num_groups * MX_GROUP, num_rows

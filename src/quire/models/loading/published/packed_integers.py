@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.models.loading.published.gptq import HALVES, are_in_order, from_zero_points
 from quire.models.loading.published.packed_bits import BYTE_BITS, WORD_BITS, unpacked_bits
-from quire.models.loading.published.published_format import PartOutline, Parts, Unread
+from quire.models.loading.published.published_format import PartOutline, Parts, UnsupportedFormat
 from quire.models.loading.published.settings import refuse_others, refuse_shape, shapes_of
 from quire.models.weights.grouped_weight import GroupedWeight
 
@@ -20,20 +20,21 @@ UNSET = -1
 
 
 def packed_shape(parts: Mapping[str, PartOutline], num_bits: int) -> Shape:
-    """Return the shape of a weight [..., N, K] of words [..., N, K x bits / 32]. Raises Unread."""
+    """Return the shape of a weight [..., N, K] of words [..., N, K x bits / 32]. Raises
+    UnsupportedFormat."""
     dtypes = {PACKED: ("I32",), "weight_scale": HALVES}
     dtypes |= {each: ("I32",) for each in ("weight_g_idx",) if each in parts}
     shapes = shapes_of(parts, dtypes)
     refuse_others(parts, (*dtypes, ZEROS))
     words = shapes[PACKED]
     if len(words) < 2 or not prod(words):
-        raise Unread(f"its {PACKED} must be a matrix")
+        raise UnsupportedFormat(f"its {PACKED} must be a matrix")
     shape = (*words[:-1], words[-1] * WORD_BITS // num_bits)
     num_groups = _num_groups(shape, shapes["weight_scale"])
     if "weight_g_idx" in shapes:
         refuse_shape("weight_g_idx", shapes["weight_g_idx"], shape[-1:])
         if len(shape) != 2:
-            raise Unread("its weight_g_idx is of a weight that is no matrix")
+            raise UnsupportedFormat("its weight_g_idx is of a weight that is no matrix")
     zeros = parts.get(ZEROS)
     if zeros is not None and zeros.dtype == "I32":
         num_words = -(-shape[-2] * num_bits // WORD_BITS)
@@ -65,12 +66,12 @@ def packed_weight(parts: Parts, num_bits: int) -> GroupedWeight | Tensor:
 
 
 def plain_shape(parts: Mapping[str, PartOutline]) -> Shape:
-    """Return the shape of a weight [..., N, K] of int8. Raises Unread."""
+    """Return the shape of a weight [..., N, K] of int8. Raises UnsupportedFormat."""
     shapes = shapes_of(parts, {"weight": ("I8",), "weight_scale": HALVES})
     refuse_others(parts, (*shapes, ZEROS))
     shape = shapes["weight"]
     if len(shape) < 2 or not prod(shape):
-        raise Unread("it must be a matrix")
+        raise UnsupportedFormat("it must be a matrix")
     _refuse_zeros(parts, shape, _num_groups(shape, shapes["weight_scale"]))
     return shape
 
@@ -87,18 +88,18 @@ def plain_weight(parts: Parts) -> GroupedWeight:
 
 
 def _num_groups(shape: Shape, scale_shape: Shape) -> int:
-    """Return the groups of a row by the shape of the scales. Raises Unread."""
+    """Return the groups of a row by the shape of the scales. Raises UnsupportedFormat."""
     num_groups = scale_shape[-1] if len(scale_shape) == len(shape) else 1
     if prod(scale_shape) == 1 or scale_shape == shape[:-1]:
         return 1
     refuse_shape("weight_scale", scale_shape, (*shape[:-1], max(num_groups, 1)))
     if shape[-1] % num_groups:
-        raise Unread(f"its {shape[-1]} columns are not {num_groups} groups")
+        raise UnsupportedFormat(f"its {shape[-1]} columns are not {num_groups} groups")
     return num_groups
 
 
 def _refuse_zeros(parts: Mapping[str, PartOutline], shape: Shape, num_groups: int) -> None:
-    """Raise Unread for zero points in int8 that are not those of the scales."""
+    """Raise UnsupportedFormat for zero points in int8 that are not those of the scales."""
     if ZEROS not in parts:
         return
     found = shapes_of(parts, {ZEROS: ("I8",)})[ZEROS]

@@ -19,7 +19,7 @@ Parts = Mapping[str, Tensor]
 """The tensors that a weight is stored in, by the names that its format has for them."""
 
 
-class Unread(ValueError):
+class UnsupportedFormat(ValueError):
     """Settings or tensors that are not read: what is wrong with them, and what would be right, in
     words that follow the name of the checkpoint or the weight."""
 
@@ -33,7 +33,7 @@ class PartOutline(NamedTuple):
     content: bytes = b""
 
 
-class Place(NamedTuple):
+class WeightPart(NamedTuple):
     """The weight that a stored tensor belongs to, by its name in transformers, and the part of it
     that it is. `is_telling`: the shape of the weight depends on its bytes, which are few."""
 
@@ -42,14 +42,14 @@ class Place(NamedTuple):
     is_telling: bool = False
 
 
-UNUSED = Place("", "")
+UNUSED = WeightPart("", "")
 """The place of a tensor that changes no weight, as the scale of activations."""
 
 
 class PublishedFormat(Protocol):
     """One format, with the settings of one checkpoint."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         """Return the place of the tensor with this name; None for an unquantized weight, and UNUSED
         for an ignored tensor.
 
@@ -57,9 +57,9 @@ class PublishedFormat(Protocol):
         """
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
-        """Return the shape of the weight of that name by those of its parts. Raises Unread for
-        parts that are missing, too many, or do not fit each other: afterwards `unpacked` cannot
-        fail."""
+        """Return the shape of the weight of that name by those of its parts. Raises
+        UnsupportedFormat for parts that are missing, too many, or do not fit each other: afterwards
+        `unpacked` cannot fail."""
         ...
 
     def unpacked(self, weight: str, parts: Parts) -> GroupedWeight | Tensor:

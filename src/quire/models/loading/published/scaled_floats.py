@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from quire.models.loading.published.published_format import PartOutline, Parts, Unread
+from quire.models.loading.published.published_format import PartOutline, Parts, UnsupportedFormat
 from quire.models.loading.published.settings import refuse_others, shapes_of
 
 FLOATS8 = ("F8_E4M3", "F8_E5M2")
@@ -18,7 +18,8 @@ Block = tuple[int, int]
 
 
 def scaled_shape(parts: Mapping[str, PartOutline], block: Block | None) -> tuple[int, ...]:
-    """Return the shape of a weight of the parts `weight` and `weight_scale`. Raises Unread.
+    """Return the shape of a weight of the parts `weight` and `weight_scale`. Raises
+    UnsupportedFormat.
 
     block: the rows and columns of a scale, where scales are of blocks. Those at the end may be
         smaller.
@@ -27,7 +28,7 @@ def scaled_shape(parts: Mapping[str, PartOutline], block: Block | None) -> tuple
     refuse_others(parts, shapes)
     shape = shapes["weight"]
     if len(shape) < 2 or not prod(shape):
-        raise Unread("it must be a matrix")
+        raise UnsupportedFormat("it must be a matrix")
     _scale_sizes(shape, shapes["weight_scale"], block)
     return shape
 
@@ -64,7 +65,8 @@ def _grid(shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> tuple[int, ..
 def _scale_sizes(
     shape: tuple[int, ...], scale_shape: tuple[int, ...], block: Block | None
 ) -> tuple[int, ...]:
-    """Return how many numbers a scale covers along each dimension of a weight. Raises Unread."""
+    """Return how many numbers a scale covers along each dimension of a weight. Raises
+    UnsupportedFormat."""
     grid = _grid(shape, scale_shape)
     if len(grid) == len(shape) and block is not None:
         counts = tuple(-(-size // each) for size, each in zip(shape[-2:], block, strict=True))
@@ -74,5 +76,7 @@ def _scale_sizes(
         not count or size % count for size, count in zip(shape, grid, strict=True)
     ):
         blocks = f", in blocks of {list(block)}" if block is not None else ""
-        raise Unread(f"its weight_scale is {list(scale_shape)}, for {list(shape)}{blocks}")
+        raise UnsupportedFormat(
+            f"its weight_scale is {list(scale_shape)}, for {list(shape)}{blocks}"
+        )
     return tuple(size // count for size, count in zip(shape, grid, strict=True))

@@ -24,8 +24,8 @@ from quire.models.loading.published.packed_bits import unpacked_bits
 from quire.models.loading.published.published_format import (
     PartOutline,
     Parts,
-    Place,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.published.settings import (
     Settings,
@@ -51,9 +51,9 @@ SIGNED_BITS = 5
 class TorchAoFormat:
     """The kind follows from the parts of each weight."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> WeightPart | None:
         found = PART.fullmatch(name)
-        return Place(f"{found[1]}.weight", found[2]) if found is not None else None
+        return WeightPart(f"{found[1]}.weight", found[2]) if found is not None else None
 
     def shape(self, weight: str, parts: Mapping[str, PartOutline]) -> tuple[int, ...]:
         stored = parts["qdata"].dtype if "qdata" in parts else ""
@@ -98,20 +98,21 @@ def _packed_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     num_groups = shapes["scale"][0]
     refuse_shape("scale", shapes["scale"], (num_groups, num_rows))
     if not num_groups or num_columns % num_groups:
-        raise Unread(f"its {num_columns} columns are not {num_groups} groups")
+        raise UnsupportedFormat(f"its {num_columns} columns are not {num_groups} groups")
     group_size = num_columns // num_groups
     if num_groups > 1 and group_size & group_size - 1:  # the last one may be shorter
-        raise Unread(f"its groups are {group_size} columns, must be a power of two")
+        raise UnsupportedFormat(f"its groups are {group_size} columns, must be a power of two")
     return num_rows, num_columns
 
 
 def _refuse_uneven(qdata: tuple[int, ...], scale: tuple[int, ...]) -> None:
-    """Raise Unread where scales are not for blocks of one size that make up the matrix."""
+    """Raise UnsupportedFormat where scales are not for blocks of one size that make up the
+    matrix."""
     if scale in ((), (1,)):
         return
     blocks_fit = len(scale) == 2 and all(scale) and qdata[0] % scale[0] == qdata[1] % scale[1] == 0
     if not blocks_fit:
-        raise Unread(f"its scale is {list(scale)}, must be blocks of {list(qdata)}")
+        raise UnsupportedFormat(f"its scale is {list(scale)}, must be blocks of {list(qdata)}")
 
 
 def _turned(scale: Tensor) -> Tensor:

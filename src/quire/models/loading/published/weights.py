@@ -17,10 +17,10 @@ from quire.models.loading.published.place import FORMATS, quantisation_of
 from quire.models.loading.published.published_format import (
     UNUSED,
     PartOutline,
-    Place,
     PublishedFormat,
     PublishedWeight,
-    Unread,
+    UnsupportedFormat,
+    WeightPart,
 )
 from quire.models.loading.safetensors.opened_tensors import as_loaded, contents_of, opened_tensors
 from quire.models.loading.safetensors.stored_tensors import (
@@ -51,7 +51,7 @@ def format_of(folder: Path) -> PublishedFormat | None:
     make = resolve_name(FORMATS[quantisation.method])
     try:
         made: PublishedFormat = make(quantisation.settings)
-    except Unread as error:
+    except UnsupportedFormat as error:
         raise CheckpointError(quantisation.refusal(folder, str(error))) from error
     return made
 
@@ -95,7 +95,7 @@ def _by_weight(
     found: dict[str, dict[str, Part]] = {}
     own_names = set()
     for name, tensor in tensors:
-        place = form.place(name) or Place(name, PLAIN)
+        place = form.place(name) or WeightPart(name, PLAIN)
         if place == UNUSED:
             continue
         found.setdefault(place.weight, {})[place.part] = tensor
@@ -140,7 +140,7 @@ def _whole(
             for part, each in parts.items()
         }
         shape = form.shape(name, outlines)
-    except Unread as error:
+    except UnsupportedFormat as error:
         raise CheckpointError(f"{folder} holds {name}, which is not read: {error}") from error
     num_bytes = sum(each.num_bytes for each in parts.values())
     return StoredTensor(name, QUANTISED, shape, num_bytes)
@@ -149,5 +149,7 @@ def _whole(
 def _plain(tensor: StoredTensor) -> StoredTensor:
     is_number = tensor.dtype in FLOATS or not tensor.name.endswith(".weight")
     if not is_number and not tensor.dtype.startswith("F8"):
-        raise Unread(f"it is of {tensor.dtype}, without the scales that make numbers of it")
+        raise UnsupportedFormat(
+            f"it is of {tensor.dtype}, without the scales that make numbers of it"
+        )
     return tensor

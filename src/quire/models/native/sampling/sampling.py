@@ -51,7 +51,7 @@ class SamplingMetadata(NamedTuple):
     masks: TokenMasks | None = None
 
 
-class Sampled(NamedTuple):
+class SampledTokens(NamedTuple):
     """The sampled tokens of all rows.
 
     token_ids: int64 [rows], -1 where nothing can be sampled.
@@ -88,7 +88,7 @@ class SamplingKernel:
         call = self._new_call(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
         return self._num_bytes(call) * self._library.num_threads
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Sampled:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SampledTokens:
         """Sample one token of each row of `logits`, which are only read.
 
         Edits come before masks. Raises ValueError for logits of another shape or device, and for
@@ -109,7 +109,7 @@ class SamplingKernel:
         call.mask_indices, call.masks = mask_indices.data_ptr(), masks.data_ptr()
         return self._run(call, logits, token_ids)
 
-    def score(self, logits: Tensor, token_ids: Tensor, num_top: int) -> Sampled:
+    def score(self, logits: Tensor, token_ids: Tensor, num_top: int) -> SampledTokens:
         """Score one given token of each row, int64 [rows], and the `num_top` likeliest.
 
         Log probabilities are NaN where a row is not finite.
@@ -131,7 +131,7 @@ class SamplingKernel:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
             raise IndexError(f"an id is not within the vocabulary of {self._vocab_size}")
 
-    def _run(self, call: ctypes.Structure, logits: Tensor, token_ids: Tensor) -> Sampled:
+    def _run(self, call: ctypes.Structure, logits: Tensor, token_ids: Tensor) -> SampledTokens:
         if logits.device.type != "cpu" or logits.shape[1] != self._vocab_size:
             raise ValueError(
                 f"{tuple(logits.shape)} on {logits.device}: must be {self._vocab_size} wide "
@@ -142,13 +142,13 @@ class SamplingKernel:
         if logits.stride(1) != 1:
             logits = logits.contiguous()
         num_rows, max_top = len(logits), call.max_top
-        sampled = Sampled(
+        sampled = SampledTokens(
             token_ids,
             torch.empty(num_rows, dtype=torch.float64),
             torch.empty(num_rows, max_top, dtype=torch.int64),
             torch.empty(num_rows, max_top, dtype=torch.float64),
         )
-        for name, tensor in zip(Sampled._fields, sampled, strict=True):
+        for name, tensor in zip(SampledTokens._fields, sampled, strict=True):
             setattr(call, name, tensor.data_ptr())
         call.logits, call.row_stride = logits.data_ptr(), logits.stride(0)
         call.is_bf16 = logits.dtype is torch.bfloat16

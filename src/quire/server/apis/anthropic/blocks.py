@@ -27,9 +27,14 @@ from quire.server.apis.anthropic.wire import (
 )
 from quire.server.generation.context import TextOptions
 from quire.server.generation.output_delta import OutputDelta
-from quire.server.parsers.events import ArgumentsDelta, CallBegun, ContentDelta, ReasoningDelta
+from quire.server.parsers.events import (
+    CallArgumentsDelta,
+    CallStart,
+    ContentDelta,
+    ReasoningTextDelta,
+)
 
-Part: TypeAlias = ContentDelta | ReasoningDelta | CallBegun | ArgumentsDelta
+Part: TypeAlias = ContentDelta | ReasoningTextDelta | CallStart | CallArgumentsDelta
 
 
 def parts_of(delta: OutputDelta, options: TextOptions) -> Iterator[Part]:
@@ -38,17 +43,17 @@ def parts_of(delta: OutputDelta, options: TextOptions) -> Iterator[Part]:
     if not options.parsing.is_needed and delta.text:
         yield ContentDelta(delta.text)
     for part in delta.parts:
-        if isinstance(part, ContentDelta | CallBegun | ArgumentsDelta):
+        if isinstance(part, ContentDelta | CallStart | CallArgumentsDelta):
             yield part
-        elif isinstance(part, ReasoningDelta) and options.include_reasoning:
+        elif isinstance(part, ReasoningTextDelta) and options.include_reasoning:
             yield part
 
 
 def _key(part: Part) -> tuple[bool, int]:
     """Return what the parts of a block have alike."""
-    if isinstance(part, CallBegun | ArgumentsDelta):
+    if isinstance(part, CallStart | CallArgumentsDelta):
         return True, part.number
-    return False, int(isinstance(part, ReasoningDelta))
+    return False, int(isinstance(part, ReasoningTextDelta))
 
 
 _REASONING = False, 1
@@ -69,8 +74,8 @@ def joined_blocks(parts: Iterable[Part]) -> tuple[Block, ...]:
 
 
 def _block(parts: list[Part]) -> Block:
-    first, texts = parts[0], [part.text for part in parts if not isinstance(part, CallBegun)]
-    if isinstance(first, CallBegun):
+    first, texts = parts[0], [part.text for part in parts if not isinstance(part, CallStart)]
+    if isinstance(first, CallStart):
         return ToolUseBlock(first.id or "", first.name, _input("".join(texts)))
     if isinstance(first, ContentDelta):
         return TextBlock("".join(texts))
@@ -108,7 +113,7 @@ class BlockStream:
             self._key, self._digest = _key(part), sha256()
             self._index += 1
             events.append(ContentBlockStart(self._index, _beginning(part)))
-        if isinstance(part, ReasoningDelta):
+        if isinstance(part, ReasoningTextDelta):
             self._digest.update(part.text.encode(errors="replace"))
         delta = _delta(part)
         return events if delta is None else [*events, ContentBlockDelta(self._index, delta)]
@@ -127,15 +132,15 @@ class BlockStream:
 
 def _beginning(part: Part) -> Block:
     """Return a block as it begins, without what its deltas bring."""
-    if isinstance(part, CallBegun):
+    if isinstance(part, CallStart):
         return ToolUseBlock(part.id or "", part.name, {})
     return TextBlock() if isinstance(part, ContentDelta) else ThinkingBlock()
 
 
 def _delta(part: Part) -> BlockPart | None:
-    if isinstance(part, CallBegun):
+    if isinstance(part, CallStart):
         return None
-    if isinstance(part, ArgumentsDelta):
+    if isinstance(part, CallArgumentsDelta):
         return BlockInputDelta(part.text)
     return (
         BlockTextDelta(part.text)

@@ -7,13 +7,13 @@ from pydantic_core import PydanticCustomError
 
 from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.apis.anthropic.tools import tool_choice, tools
-from quire.server.apis.anthropic.turns import Conversation
+from quire.server.apis.anthropic.turns import TurnConverter
 from quire.server.apis.protocol.parse import error_at, invalid, missing
 from quire.server.apis.protocol.structured import read_json_schema
 from quire.server.errors import RequestError
 from quire.server.generation.input import (
     ChatInput,
-    Message,
+    InputMessage,
     OutputOptions,
     TemplateOptions,
 )
@@ -33,7 +33,7 @@ class ModelReasoning(NamedTuple):
     has_format: bool
 
 
-class AskedReasoning(NamedTuple):
+class ReasoningRequest(NamedTuple):
     """The extent of the reasoning, as an input has it, and the paths of what changes nothing."""
 
     effort: str | None = None
@@ -101,8 +101,8 @@ def _named(paths: Sequence[str]) -> tuple[str, ...]:
     return (*paths[:MAX_NAMED], *((f"{num_more} more",) if num_more > 0 else ()))
 
 
-def _conversation(request: CountTokensRequest) -> Conversation:
-    conversation = Conversation()
+def _conversation(request: CountTokensRequest) -> TurnConverter:
+    conversation = TurnConverter()
     if request.system:
         conversation.add_system(request.system, "system")
     for index, turn in enumerate(request.messages):
@@ -110,7 +110,7 @@ def _conversation(request: CountTokensRequest) -> Conversation:
     return conversation
 
 
-def _continues(messages: Sequence[Message]) -> bool:
+def _continues(messages: Sequence[InputMessage]) -> bool:
     """Return whether the answer goes on with the last message. Raises RequestError where it
     cannot."""
     last = messages[-1]
@@ -123,13 +123,13 @@ def _continues(messages: Sequence[Message]) -> bool:
     return last.role == "assistant"
 
 
-def _reasoning(request: CountTokensRequest, model: ModelReasoning) -> AskedReasoning:
+def _reasoning(request: CountTokensRequest, model: ModelReasoning) -> ReasoningRequest:
     """Return whether and how long the model reasons. A model that is not known to reason keeps any
     limit. Raises RequestError."""
     thinking = request.thinking
     effort = request.output_config.effort if request.output_config else None
     if thinking is None:
-        return AskedReasoning(_effort(effort))
+        return ReasoningRequest(_effort(effort))
     budget, path = thinking.budget_tokens, "thinking.budget_tokens"
     if thinking.type == "enabled" and budget is None:
         raise missing(path)
@@ -138,9 +138,9 @@ def _reasoning(request: CountTokensRequest, model: ModelReasoning) -> AskedReaso
         raise RequestError(message, param=path)
     if thinking.type == "disabled":
         no_effect = () if effort is None else ("output_config.effort",)
-        return AskedReasoning(NO_EFFORT, no_effect=no_effect)
+        return ReasoningRequest(NO_EFFORT, no_effect=no_effect)
     switches = [] if model.template is None else model.template.read(SWITCHES)
-    return AskedReasoning(
+    return ReasoningRequest(
         _effort(effort),
         budget if model.has_format else None,
         dict.fromkeys(switches, True),

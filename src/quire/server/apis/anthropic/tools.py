@@ -10,7 +10,7 @@ from quire.server.apis.anthropic.protocol import CustomTool
 from quire.server.apis.anthropic.turns import check_cache_control, check_fields
 from quire.server.apis.protocol.parse import invalid, unsupported, validate
 from quire.server.errors import RequestError
-from quire.server.generation.input import NamedChoice, Tool, ToolChoice, ToolMode
+from quire.server.generation.input import InputTool, NamedChoice, ToolChoice, ToolMode
 
 _TOOL_FIELDS = (
     *("type", "name", "description", "input_schema", "strict", "cache_control"),
@@ -27,7 +27,7 @@ _MODES: Mapping[str, ToolMode] = {"auto": "auto", "any": "required", "none": "no
 class OfferedTools(NamedTuple):
     """Tools, and the paths of what is taken and changes nothing."""
 
-    tools: tuple[Tool, ...]
+    tools: tuple[InputTool, ...]
     no_effect: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def tools(given: Sequence[Mapping[str, JsonValue]]) -> OfferedTools:
     return OfferedTools(made, tuple(no_effect))
 
 
-def _tool(tool: Mapping[str, JsonValue], where: str) -> Tool:
+def _tool(tool: Mapping[str, JsonValue], where: str) -> InputTool:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise RequestError(
@@ -60,7 +60,7 @@ def _tool(tool: Mapping[str, JsonValue], where: str) -> Tool:
         raise invalid(f"{where}.eager_input_streaming", "must be a boolean")
     fields = {name: tool[name] for name in CustomTool.model_fields if tool.get(name) is not None}
     custom = validate(fields, CustomTool, at=where)
-    return Tool(
+    return InputTool(
         custom.name,
         custom.description,
         custom.input_schema,

@@ -15,7 +15,7 @@ from quire.server.apis.protocol.parse import (
     unsupported,
     validate,
 )
-from quire.server.generation.input import Message, Role, TextPart
+from quire.server.generation.input import InputMessage, Role, TextPart
 
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _BLOCK_ROLES: Mapping[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ FAILED = "Error: "
 """Begins the result of a tool that failed: templates have no other word for it."""
 
 
-class Conversation:
+class TurnConverter:
     """Gathers messages; `no_effect` are the paths of what is taken and changes nothing."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Conversation:
             raise invalid(f"{where}.role", "must be 'user', 'assistant' or 'system'")
         self._add_content(role, turn.get("content"), f"{where}.content", where)
 
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[InputMessage, ...]:
         """Return the messages, which are complete. Raises RequestError for too many."""
         return complete(self._drafts, "messages")
 

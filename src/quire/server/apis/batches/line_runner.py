@@ -14,7 +14,7 @@ from starlette.types import Message, Scope
 from quire.server.errors import SERVER_ERROR, RequestError, error_body
 from quire.server.generation.service import Service
 from quire.server.models.model_use import used_model
-from quire.server.tenancy.tenants import ARRIVAL, Arrival, Tenant
+from quire.server.tenancy.tenants import ARRIVAL, IncomingRequest, Tenant
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LineRunner:
         """Return the answer. Cancelling ends the line's requests in the engine."""
         sources = self._service.sources
         request_id = "req-" + sources.random_bytes(12).hex()
-        arrival = Arrival(tenant, request_id, sources.clock(), in_batch=True)
+        arrival = IncomingRequest(tenant, request_id, sources.clock(), in_batch=True)
         gathered = _Gathered()
         try:
             _refuse_unfit(body)
@@ -109,7 +109,7 @@ def _refuse_unfit(body: bytes) -> None:
         )
 
 
-def _scope(app: Starlette, url: str, num_bytes: int, arrival: Arrival) -> Scope:
+def _scope(app: Starlette, url: str, num_bytes: int, arrival: IncomingRequest) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -38,7 +38,7 @@ class StoreInUse(StoreError):
     """Another server has the directory."""
 
 
-class StoreLimits(NamedTuple):
+class BatchStoreLimits(NamedTuple):
     """Limits of what one key may keep: bytes and number of its files, its unfinished batches, and
     seconds until a file or a finished batch expires."""
 
@@ -70,7 +70,7 @@ class BatchStore:
     """The records, in memory and on the disk. It is used in the event loop; what takes long runs in
     threads. `now` gives seconds since 1970."""
 
-    def __init__(self, folder: Path, limits: StoreLimits, now: Callable[[], float]) -> None:
+    def __init__(self, folder: Path, limits: BatchStoreLimits, now: Callable[[], float]) -> None:
         self.limits = limits
         self.now = now
         self.files: dict[str, StoredFile] = {}
@@ -237,7 +237,7 @@ def _not_found(what: str, name: str) -> RequestError:
     )
 
 
-def open_store(folder: Path, limits: StoreLimits, now: Callable[[], float]) -> BatchStore:
+def open_store(folder: Path, limits: BatchStoreLimits, now: Callable[[], float]) -> BatchStore:
     """Open the directory, which is made if need be. Raises StoreError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,16 +7,16 @@ from quire.server.apis.protocol.chat import Message as GivenMessage
 from quire.server.apis.protocol.parse import missing
 from quire.server.apis.protocol.tools import CalledFunction
 from quire.server.errors import RequestError
-from quire.server.generation.input import Message, Role, ToolCall
+from quire.server.generation.input import InputMessage, InputToolCall, Role
 
 
-def messages_of(given: Sequence[GivenMessage]) -> tuple[Message, ...]:
+def messages_of(given: Sequence[GivenMessage]) -> tuple[InputMessage, ...]:
     """Return the messages of a chat. Raises RequestError."""
     ids: dict[str, str] = {}
     return tuple(_message(each, index, ids) for index, each in enumerate(given))
 
 
-def _message(given: GivenMessage, index: int, ids: dict[str, str]) -> Message:
+def _message(given: GivenMessage, index: int, ids: dict[str, str]) -> InputMessage:
     """Return a message; `ids` are those of the last call of each function so far."""
     where, role, call_id = f"messages[{index}]", given.role, given.tool_call_id
     id_path = f"{where}.tool_call_id"
@@ -28,7 +28,7 @@ def _message(given: GivenMessage, index: int, ids: dict[str, str]) -> Message:
         call_id, id_path = _answered(given, where, ids), f"{where}.name"
     elif role == "tool" and call_id is None:
         raise missing(id_path)
-    return Message(
+    return InputMessage(
         _ROLES.get(role, "user"),
         given.content,
         where,
@@ -50,13 +50,13 @@ _ROLES: dict[str, Role] = {
 }
 
 
-def _calls(given: GivenMessage, where: str) -> tuple[ToolCall, ...]:
+def _calls(given: GivenMessage, where: str) -> tuple[InputToolCall, ...]:
     if given.tool_calls and given.role != "assistant":
         raise RequestError(
             "Only an assistant's message can hold 'tool_calls'.", param=f"{where}.tool_calls"
         )
     return tuple(
-        ToolCall(
+        InputToolCall(
             call.id,
             call.function.name,
             call.function.arguments,
@@ -66,7 +66,7 @@ def _calls(given: GivenMessage, where: str) -> tuple[ToolCall, ...]:
     )
 
 
-def _function_call(given: GivenMessage, called: CalledFunction, index: int) -> ToolCall:
+def _function_call(given: GivenMessage, called: CalledFunction, index: int) -> InputToolCall:
     path = f"messages[{index}].function_call"
     if given.role != "assistant":
         raise RequestError("Only an assistant's message can hold 'function_call'.", param=path)
@@ -74,7 +74,7 @@ def _function_call(given: GivenMessage, called: CalledFunction, index: int) -> T
         raise RequestError(
             "'function_call' and 'tool_calls' exclude each other; give one of them.", param=path
         )
-    return ToolCall(f"call_{index}", called.name, called.arguments, path)
+    return InputToolCall(f"call_{index}", called.name, called.arguments, path)
 
 
 def _answered(given: GivenMessage, where: str, ids: dict[str, str]) -> str:

@@ -14,11 +14,11 @@ from quire.server.errors import RequestError
 from quire.server.generation.checks import enforced_path
 from quire.server.generation.input import (
     ChatInput,
+    InputTool,
     NamedChoice,
     OutputOptions,
     TemplateOptions,
     TextInput,
-    Tool,
     ToolChoice,
     ToolMode,
 )
@@ -300,19 +300,19 @@ def _check_old_alone(request: ChatRequest) -> None:
         )
 
 
-def _functions(given: Sequence[Function]) -> tuple[Tool, ...]:
+def _functions(given: Sequence[Function]) -> tuple[InputTool, ...]:
     return tuple(_tool(each, f"functions[{index}]") for index, each in enumerate(given))
 
 
-def _tools(request: ChatRequest) -> tuple[Tool, ...]:
+def _tools(request: ChatRequest) -> tuple[InputTool, ...]:
     return tuple(
         _tool(tool.function, f"tools[{index}].function")
         for index, tool in enumerate(request.tools or ())
     )
 
 
-def _tool(function: Function, path: str) -> Tool:
-    return Tool(
+def _tool(function: Function, path: str) -> InputTool:
+    return InputTool(
         function.name,
         function.description,
         function.parameters,

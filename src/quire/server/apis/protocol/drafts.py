@@ -13,7 +13,7 @@ from quire.server.apis.protocol.tools import (
     MAX_NAME_CHARS,
     read_arguments,
 )
-from quire.server.generation.input import Message, Part, Role, ToolCall
+from quire.server.generation.input import InputMessage, InputToolCall, Part, Role
 
 
 @dataclass(slots=True)
@@ -24,19 +24,19 @@ class MessageDraft:
     path: str
     parts: list[Part] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[InputToolCall] = field(default_factory=list)
     tool_call_id: str | None = None
     call_id_path: str = ""
 
-    def add_call(self, call: ToolCall) -> None:
+    def add_call(self, call: InputToolCall) -> None:
         """Add a call. Raises RequestError for one too many."""
         if len(self.calls) == MAX_CALLS:
             raise invalid(call.path, f"one message can hold {MAX_CALLS} calls")
         self.calls.append(call)
 
-    def message(self) -> Message:
+    def message(self) -> InputMessage:
         """Return the message, which is complete."""
-        return Message(
+        return InputMessage(
             self.role,
             tuple(self.parts),
             self.path,
@@ -47,7 +47,7 @@ class MessageDraft:
         )
 
 
-def complete(drafts: list[MessageDraft], where: str) -> tuple[Message, ...]:
+def complete(drafts: list[MessageDraft], where: str) -> tuple[InputMessage, ...]:
     """Return the messages, which came in the field `where`. Raises RequestError for too many."""
     if len(drafts) > MAX_MESSAGES:
         raise invalid(where, f"has {len(drafts)} items, at most {MAX_MESSAGES} are allowed")
@@ -56,12 +56,12 @@ def complete(drafts: list[MessageDraft], where: str) -> tuple[Message, ...]:
 
 def read_call(
     call_id: str, name: str, arguments: str, path: str, *, id_key: str, arguments_key: str
-) -> ToolCall:
+) -> InputToolCall:
     """Return a call that an assistant made, whose arguments are JSON. Raises RequestError."""
     for key, value, most in ((id_key, call_id, MAX_ID_CHARS), ("name", name, MAX_NAME_CHARS)):
         if not 0 < len(value) <= most:
             raise invalid(f"{path}.{key}", f"must have 1 to {most} characters")
     try:
-        return ToolCall(call_id, name, read_arguments(arguments), path)
+        return InputToolCall(call_id, name, read_arguments(arguments), path)
     except PydanticCustomError as error:
         raise error_at(error, f"{path}.{arguments_key}") from None

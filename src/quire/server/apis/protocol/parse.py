@@ -16,7 +16,7 @@ RequestModel = TypeVar("RequestModel", bound=BaseModel)
 MAX_SHOWN_CHARS = 200
 
 
-class Parsed(NamedTuple):
+class ParsedBody(NamedTuple):
     """The fields of a body; `no_effect` are those that were accepted and do nothing."""
 
     fields: Mapping[str, object]
@@ -32,7 +32,7 @@ def parse_request(
     return validate(fields, model, capabilities), no_effect
 
 
-def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> Parsed:
+def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> ParsedBody:
     """Take out the fields that Quire does not act on."""
     kept: dict[str, object] = {}
     no_effect: list[str] = []
@@ -44,7 +44,7 @@ def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) 
             raise unsupported(name)
         elif capability.support is Support.NO_EFFECT and value is not None:
             no_effect.append(name)
-    return Parsed(kept, tuple(no_effect))
+    return ParsedBody(kept, tuple(no_effect))
 
 
 def validate(

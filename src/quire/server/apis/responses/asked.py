@@ -8,7 +8,7 @@ import msgspec
 from quire.server.apis.responses.protocol import ResponsesRequest
 
 
-class AskedResponse(msgspec.Struct, frozen=True):
+class EchoedFields(msgspec.Struct, frozen=True):
     """The fields that the answer repeats, those in bytes as JSON, and `input_items`, the JSON of
     each item of the input where the response may be stored. `store` is null where the client leaves
     it to the server."""
@@ -33,11 +33,11 @@ class AskedResponse(msgspec.Struct, frozen=True):
 
 def asked_of(
     request: ResponsesRequest, input_items: Sequence[dict[str, object]] = ()
-) -> AskedResponse:
+) -> EchoedFields:
     """Return what the answer tells of a request."""
     text, reasoning, encode = request.text, request.reasoning, msgspec.json.encode
     kept = input_items if request.store is not False else ()
-    return AskedResponse(
+    return EchoedFields(
         instructions=encode(request.instructions),
         metadata=encode(request.metadata or {}),
         tool_choice=encode(request.tool_choice or "auto"),

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.server.apis.responses.asked import AskedResponse
+from quire.server.apis.responses.asked import EchoedFields
 from quire.server.apis.responses.protocol import (
     Anything,
     FailureDetails,
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 class BodyBuilder:
     """Builds the object of one response, again for each time that it is told."""
 
-    def __init__(self, asked: AskedResponse, origin: Origin) -> None:
+    def __init__(self, asked: EchoedFields, origin: Origin) -> None:
         self.origin = origin
         self._asked = asked
 

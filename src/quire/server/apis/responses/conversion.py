@@ -13,14 +13,14 @@ from quire.server.apis.protocol.structured import (
 )
 from quire.server.apis.protocol.tools import MAX_TOOLS, Function
 from quire.server.apis.responses.history import History, read_item, with_named
-from quire.server.apis.responses.items import Conversation
+from quire.server.apis.responses.items import ItemConverter
 from quire.server.apis.responses.protocol import LOGPROBS, ResponsesRequest
 from quire.server.errors import RequestError
 from quire.server.generation.input import (
     ChatInput,
+    InputTool,
     NamedChoice,
     OutputOptions,
-    Tool,
     ToolChoice,
     ToolMode,
 )
@@ -52,7 +52,7 @@ def chat_input(
         raise RequestError(
             "'stream_options' is only allowed with 'stream': true.", param="stream_options"
         )
-    conversation = Conversation()
+    conversation = ItemConverter()
     if request.instructions:
         conversation.add_text("system", request.instructions, "instructions")
     for raw in history.items:
@@ -105,19 +105,19 @@ def _without_effect(request: ResponsesRequest) -> tuple[str, ...]:
     return (*(name for name, given in fields.items() if given), *included)
 
 
-def _tools(request: ResponsesRequest) -> tuple[Tool, ...]:
+def _tools(request: ResponsesRequest) -> tuple[InputTool, ...]:
     given = request.tools or []
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"has {len(given)} items, at most {MAX_TOOLS} are allowed")
     return tuple(_tool(each, f"tools[{index}]") for index, each in enumerate(given))
 
 
-def _tool(given: Mapping[str, object], where: str) -> Tool:
+def _tool(given: Mapping[str, object], where: str) -> InputTool:
     if given.get("type") != "function":
         raise unsupported(f"{where}.type")
     fields = {key: each for key, each in given.items() if key != "type" and each is not None}
     function = validate(fields, Function, at=where)
-    return Tool(
+    return InputTool(
         function.name,
         function.description,
         function.parameters,

@@ -42,7 +42,7 @@ class ItemName(NamedTuple):
     where: str
 
 
-class NeedsHistory(RequestError):
+class HistoryNeeded(RequestError):
     """The request goes on from the response `previous_id`, or names stored items. Where there is no
     store, it is the error."""
 
@@ -52,11 +52,11 @@ class NeedsHistory(RequestError):
         self.previous_id = previous_id
         self.names = names
 
-    def __reduce__(self) -> tuple[type["NeedsHistory"], tuple[object, ...]]:
-        return NeedsHistory, (self.previous_id, self.names)
+    def __reduce__(self) -> tuple[type["HistoryNeeded"], tuple[object, ...]]:
+        return HistoryNeeded, (self.previous_id, self.names)
 
 
-def needed_history(request: ResponsesRequest) -> NeedsHistory | None:
+def needed_history(request: ResponsesRequest) -> HistoryNeeded | None:
     """Return what a request needs of the store, None for nothing."""
     items = request.input if isinstance(request.input, list) else []
     names = []
@@ -68,7 +68,7 @@ def needed_history(request: ResponsesRequest) -> NeedsHistory | None:
             names.append(ItemName(name, path))
     if request.previous_response_id is None and not names:
         return None
-    return NeedsHistory(request.previous_response_id, tuple(names))
+    return HistoryNeeded(request.previous_response_id, tuple(names))
 
 
 def not_stored(name: ItemName) -> RequestError:

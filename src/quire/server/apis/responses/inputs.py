@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from quire.server.apis.protocol.parse import parse_request
-from quire.server.apis.responses.asked import AskedResponse, asked_of
+from quire.server.apis.responses.asked import EchoedFields, asked_of
 from quire.server.apis.responses.conversion import chat_input, input_items
 from quire.server.apis.responses.history import (
     NO_HISTORY,
@@ -28,7 +28,7 @@ def parse_continued(body: bytes, context: InputContext) -> TokenizedRequest:
 
 
 def _read_response(body: bytes, history: History | None, context: InputContext) -> TokenizedRequest:
-    """Read a request for a response. Raises NeedsHistory for one that needs a history and comes
+    """Read a request for a response. Raises HistoryNeeded for one that needs a history and comes
     without."""
     given, no_effect = parse_request(body, ResponsesRequest, RESPONSES)
     needed = needed_history(given) if history is None else None
@@ -39,8 +39,8 @@ def _read_response(body: bytes, history: History | None, context: InputContext) 
     return replace(read, asked=asked_of(given, input_items(given, history)))
 
 
-def asked_in(read: TokenizedRequest) -> AskedResponse:
+def asked_in(read: TokenizedRequest) -> EchoedFields:
     """Return what the answer to a request tells of it again."""
     asked = read.asked
-    assert isinstance(asked, AskedResponse), "its parser has put it there"
+    assert isinstance(asked, EchoedFields), "its parser has put it there"
     return asked

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from quire.server.apis.protocol.chat import MAX_PARTS
 from quire.server.apis.protocol.drafts import MessageDraft, complete, read_call
 from quire.server.apis.protocol.parse import invalid, string_of, unknown, unsupported
-from quire.server.generation.input import Message, Part, Role, TextPart
+from quire.server.generation.input import InputMessage, Part, Role, TextPart
 
 _TEXT_PARTS = {
     "input_text": "text",
@@ -29,7 +29,7 @@ _ROLES: Mapping[str, Role] = {
 }
 
 
-class Conversation:
+class ItemConverter:
     """Gathers messages."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Conversation:
         else:
             raise unsupported(f"{where}.type")
 
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[InputMessage, ...]:
         """Return the messages, which are complete. Raises RequestError for too many."""
         return complete(self._drafts, "input")
 

@@ -6,7 +6,7 @@ import msgspec
 
 from quire.server.apis.responses.expiry import ExpiryTimer
 from quire.server.apis.responses.protocol import ResponseBody
-from quire.server.apis.responses.store import ResponseStore, Run, stored_response
+from quire.server.apis.responses.store import ResponseRun, ResponseStore, stored_response
 from quire.server.apis.responses.writer import ItemWriter
 
 
@@ -24,7 +24,7 @@ class ResponseKeeper(NamedTuple):
         whole = self.writer.whole_body or msgspec.json.encode(body)
         self._put(body, len(whole), None)
 
-    def keep_running(self, run: Run) -> bool:
+    def keep_running(self, run: ResponseRun) -> bool:
         """Keep a response that runs without a connection; return False if there is no room."""
         return self._put(run.body(), len(msgspec.json.encode(run.body())), run)
 
@@ -33,7 +33,7 @@ class ResponseKeeper(NamedTuple):
         if self.store.find(self.owner, body.id) is not None:
             self.keep(body)
 
-    def _put(self, body: ResponseBody, num_bytes: int, run: Run | None) -> bool:
+    def _put(self, body: ResponseBody, num_bytes: int, run: ResponseRun | None) -> bool:
         items = self.writer.items
         stored = stored_response(body, self.input_items, items, num_bytes, run)
         self.timer.start()

@@ -8,8 +8,8 @@ import msgspec
 from quire.server.apis.protocol.chat import MAX_MESSAGES
 from quire.server.apis.responses.history import (
     History,
+    HistoryNeeded,
     ItemName,
-    NeedsHistory,
     not_stored,
     previous_not_stored,
 )
@@ -40,7 +40,7 @@ class HistoryLookup(NamedTuple):
     owner: str
     max_bytes: int
 
-    def find(self, needed: NeedsHistory) -> History:
+    def find(self, needed: HistoryNeeded) -> History:
         """Return what a request needs. Raises RequestError for what is not stored."""
         if not self.store.is_on:
             raise store_is_off("previous_response_id" if needed.previous_id else "input")

@@ -20,7 +20,7 @@ from quire.server.apis.responses.stream_events import StreamEvent
 IN_PROGRESS = "in_progress"
 
 
-class Place(NamedTuple):
+class ItemPosition(NamedTuple):
     """The place of an item: its id, its index in the output, and the numbers of the stream."""
 
     item_id: str
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 class OpenMessage:
     """A message. Log probabilities come as the JSON of some of them, without the brackets."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ItemPosition) -> None:
         self._place = place
         self._texts: list[str] = []
         self._logprobs: list[bytes] = []
@@ -61,7 +61,7 @@ class OpenMessage:
 class OpenReasoning:
     """A reasoning, which is sent as it is."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ItemPosition) -> None:
         self._place = place
         self._texts: list[str] = []
 
@@ -86,7 +86,7 @@ class OpenReasoning:
 class OpenCall:
     """A call of the function `name`; it `is_whole` once its arguments are complete."""
 
-    def __init__(self, place: Place, call_id: str, name: str) -> None:
+    def __init__(self, place: ItemPosition, call_id: str, name: str) -> None:
         self._place = place
         self._call_id = call_id
         self._name = name
@@ -119,7 +119,7 @@ class OpenCall:
 OpenItem: TypeAlias = OpenMessage | OpenReasoning | OpenCall
 
 
-def _done(place: Place, item: OutputItem) -> StreamEvent:
+def _done(place: ItemPosition, item: OutputItem) -> StreamEvent:
     raw = msgspec.Raw(msgspec.json.encode(item))
     return events.ItemDone(next(place.numbers), place.output_index, raw)
 

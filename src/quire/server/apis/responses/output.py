@@ -7,21 +7,21 @@ import msgspec
 
 from quire.server.apis.openai.wire import TokenInfo
 from quire.server.apis.responses.open_items import (
+    ItemPosition,
     OpenCall,
     OpenItem,
     OpenMessage,
     OpenReasoning,
-    Place,
 )
 from quire.server.apis.responses.stream_events import ItemDone, StreamEvent
 from quire.server.generation.output_delta import LogprobEntry, OrderedPart, OutputDelta, TokenRead
 from quire.server.http.sliced_json import SLICE
 from quire.server.parsers.events import (
-    CallBegun,
-    CallEnded,
+    CallEnd,
+    CallStart,
     ContentDelta,
     Event,
-    ReasoningDelta,
+    ReasoningTextDelta,
 )
 
 
@@ -58,14 +58,14 @@ class OutputItems:
         for part in self._parts_of(delta):
             if isinstance(part, TokenRead):
                 self._read_token(next(logprobs, None), part)
-            elif isinstance(part, CallEnded):
+            elif isinstance(part, CallEnd):
                 assert isinstance(self._open, OpenCall)
                 self._open.is_whole = True
             else:
                 begun = self._begun_by(part)
                 if begun is not None:
                     yield from self._begin(begun)
-                self._text += [] if isinstance(part, CallBegun) else [part.text]
+                self._text += [] if isinstance(part, CallStart) else [part.text]
         if self._text:
             yield from self._flush()
 
@@ -78,11 +78,11 @@ class OutputItems:
 
     def _begun_by(self, part: Event) -> OpenItem | None:
         """Return the item that a part begins, None where it is more of the open one."""
-        if isinstance(part, CallBegun):
+        if isinstance(part, CallStart):
             return OpenCall(self._place("fc"), str(part.id), part.name)
         if isinstance(part, ContentDelta) and not isinstance(self._open, OpenMessage):
             return OpenMessage(self._place("msg"))
-        if isinstance(part, ReasoningDelta) and not isinstance(self._open, OpenReasoning):
+        if isinstance(part, ReasoningTextDelta) and not isinstance(self._open, OpenReasoning):
             return OpenReasoning(self._place("rs"))
         return None
 
@@ -101,9 +101,9 @@ class OutputItems:
         if entry is not None and is_content:
             self._logprobs.append(entry)
 
-    def _place(self, kind: str) -> Place:
+    def _place(self, kind: str) -> ItemPosition:
         index = len(self.items) + (self._open is not None)
-        return Place(f"{kind}{self._suffix}-{index}", index, self._numbers)
+        return ItemPosition(f"{kind}{self._suffix}-{index}", index, self._numbers)
 
     def _begin(self, item: OpenItem) -> Iterator[StreamEvent]:
         if self._open is not None:

@@ -19,13 +19,13 @@ from quire.server.apis.descriptions import (
 from quire.server.apis.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.apis.responses import examples
-from quire.server.apis.responses.asked import AskedResponse
+from quire.server.apis.responses.asked import EchoedFields
 from quire.server.apis.responses.background import BackgroundRun
 from quire.server.apis.responses.builder import BodyBuilder, Origin
 from quire.server.apis.responses.history import (
     ContinuedBody,
     History,
-    NeedsHistory,
+    HistoryNeeded,
     encode_continued,
 )
 from quire.server.apis.responses.inputs import asked_in, parse_continued, parse_response
@@ -89,7 +89,7 @@ async def create(request: Request) -> Response:
 
 
 async def _tokenized(
-    request: Request, service: Service, look_up: Callable[[NeedsHistory], History]
+    request: Request, service: Service, look_up: Callable[[HistoryNeeded], History]
 ) -> tuple[TokenizedRequest, ServingState]:
     """Return a request with its prompt in tokens; `look_up` finds what it needs of stored
     responses. Raises RequestError."""
@@ -97,7 +97,7 @@ async def _tokenized(
     body, serving = await intake.read(request)
     try:
         return await intake.tokenize(request, parse_response, body, serving), serving
-    except NeedsHistory as needed:
+    except HistoryNeeded as needed:
         continued = encode_continued(ContinuedBody(body, look_up(needed)))
     most = service.config.max_body_bytes
     if len(continued) > most:
@@ -111,7 +111,7 @@ async def _tokenized(
     return await intake.tokenize(request, parse_continued, continued, serving), serving
 
 
-def _is_stored(store: ResponseStore, asked: AskedResponse, *, in_batch: bool) -> bool:
+def _is_stored(store: ResponseStore, asked: EchoedFields, *, in_batch: bool) -> bool:
     """Return whether the response is stored, which is the default where there is a store, but
     for lines of batches. Raises RequestError."""
     if store.is_on:

@@ -1,7 +1,7 @@
 """The application's stored responses."""
 
 from quire.server.apis.responses.expiry import ExpiryTimer
-from quire.server.apis.responses.store import ResponseStore, StoreLimits
+from quire.server.apis.responses.store import ResponseStore, ResponseStoreLimits
 from quire.server.generation.service import Service
 
 
@@ -12,7 +12,7 @@ class ResponseStorage:
     def __init__(self, service: Service) -> None:
         config = service.config
         self.store = ResponseStore(
-            StoreLimits(config.response_store_bytes, config.response_store_ttl_s),
+            ResponseStoreLimits(config.response_store_bytes, config.response_store_ttl_s),
             service.sources.clock,
             service.metrics.responses,
         )

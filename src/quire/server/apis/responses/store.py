@@ -16,7 +16,7 @@ MAX_DROPPED = 1000
 """Expired responses that are dropped in one iteration of the event loop."""
 
 
-class StoreLimits(NamedTuple):
+class ResponseStoreLimits(NamedTuple):
     """The bytes that one tenant may keep, 0 for no store, and the seconds that a response is kept
     after it was last asked for."""
 
@@ -24,7 +24,7 @@ class StoreLimits(NamedTuple):
     kept_s: float
 
 
-class Run(Protocol):
+class ResponseRun(Protocol):
     """The run of a response without a connection."""
 
     def body(self) -> ResponseBody:
@@ -45,7 +45,7 @@ class StoredResponse(NamedTuple):
     input_items: tuple[bytes, ...]
     output_items: tuple[msgspec.Raw, ...]
     num_bytes: int
-    run: Run | None = None
+    run: ResponseRun | None = None
 
     @property
     def id(self) -> str:
@@ -61,7 +61,7 @@ def stored_response(
     input_items: tuple[bytes, ...],
     output_items: tuple[msgspec.Raw, ...],
     num_body_bytes: int,
-    run: Run | None = None,
+    run: ResponseRun | None = None,
 ) -> StoredResponse:
     """Return a response with all that it takes in memory."""
     num_bytes = OVERHEAD_BYTES + num_body_bytes + sum(map(len, input_items))
@@ -78,7 +78,7 @@ class ResponseStore:
     room for another; those that run stay."""
 
     def __init__(
-        self, limits: StoreLimits, clock: Callable[[], float], counts: ResponseCounts
+        self, limits: ResponseStoreLimits, clock: Callable[[], float], counts: ResponseCounts
     ) -> None:
         self.limits = limits
         self._clock = clock

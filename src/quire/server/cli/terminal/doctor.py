@@ -8,7 +8,7 @@ from quire.server.app.exit_codes import FAILED_START
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import read_config, unknown_variables
 from quire.server.config import InvalidOption
-from quire.workbench.doctor.examination import Subject, examine, has_failed
+from quire.workbench.doctor.examination import ExaminedServer, examine, has_failed
 from quire.workbench.doctor.finding import Finding, Section, fail, ok, warn
 from quire.workbench.doctor.report import json_of, lines_of
 
@@ -27,7 +27,7 @@ def doctor_command(arguments: Mapping[str, object], environ: Mapping[str, str]) 
     return FAILED_START if has_failed(sections) else 0
 
 
-def _subject(model: object, environ: Mapping[str, str]) -> Subject:
+def _subject(model: object, environ: Mapping[str, str]) -> ExaminedServer:
     """Return the server of a model and the variables, or the default one where they are wrong."""
     findings = list(_unknown(environ))
     asked = {} if model is None else {"positional_model": model}
@@ -39,7 +39,7 @@ def _subject(model: object, environ: Mapping[str, str]) -> Subject:
     if not findings:
         findings.append(ok("variables", "those that begin with QUIRE_ are right"))
     name = None if model is None else str(model)
-    return Subject(config.model.engine, config.host, config.port, tuple(findings), name)
+    return ExaminedServer(config.model.engine, config.host, config.port, tuple(findings), name)
 
 
 def _unknown(environ: Mapping[str, str]) -> Iterator[Finding]:

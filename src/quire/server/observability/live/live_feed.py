@@ -19,7 +19,7 @@ from quire.engines.protocol import EngineProtocol
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.server.errors import TOO_MANY, UNAVAILABLE, RequestError
 from quire.server.observability.live.engine_picture import EnginePicture
-from quire.server.observability.live.live_view import LiveView, Moment, Shape, Told
+from quire.server.observability.live.live_view import BlockTotals, EngineFrame, LiveView, Moment
 from quire.server.observability.live.step_figures import StepFigures
 from quire.server.observability.live.wire import Figures, LiveChanges, LivePicture
 from quire.server.observability.metrics import ModelMetrics
@@ -63,7 +63,7 @@ class LiveFeed:
         self._are_apart = are_apart
         self._engine: EngineProtocol | None = None
         self._picture: EnginePicture | None = None
-        self._shape = Shape(0, 0, 0)
+        self._shape = BlockTotals(0, 0, 0)
         self._steps: StepFigures | None = None
         self._figures: Figures | None = None
         self._views: dict[str | None, _SharedView] = {}
@@ -151,7 +151,7 @@ class LiveFeed:
         view = LiveView(self._shape, self._model, name, names_keys=names_keys)
         if self._picture is not None and self._figures is not None:
             sets = self._picture.sets
-            view.apply(Told(self._picture.whole(), sets, (), self._figures, self._moment()))
+            view.apply(EngineFrame(self._picture.whole(), sets, (), self._figures, self._moment()))
         return _SharedView(view)
 
     def _moment(self) -> Moment:
@@ -168,7 +168,7 @@ class LiveFeed:
         self._picture.apply(frame)
         figures = self._figures = steps.figures(stats, frame.num_unlisted, moment.clock_s)
         sets = {**sets_before, **dict(frame.sets)}
-        told = Told(frame, sets, tuple(steps.preempted), figures, moment)
+        told = EngineFrame(frame, sets, tuple(steps.preempted), figures, moment)
         for shared in self._views.values():
             changes = shared.view.apply(told)
             shared.events.append(event_of(changes))
@@ -238,8 +238,8 @@ def event_of(body: LivePicture | LiveChanges | msgspec.Struct) -> bytes:
     return b"data: %s\n\n" % _ENCODER.encode(body)
 
 
-def _shape_of(facts: EngineFacts) -> Shape:
-    return Shape(facts.num_blocks, facts.num_host_blocks, facts.block_size)
+def _shape_of(facts: EngineFacts) -> BlockTotals:
+    return BlockTotals(facts.num_blocks, facts.num_host_blocks, facts.block_size)
 
 
 def _too_many(what: str, status: int) -> RequestError:

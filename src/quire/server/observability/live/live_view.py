@@ -29,7 +29,7 @@ from quire.server.observability.timelines import visible_event
 STATES = tuple(state.name.lower() for state in BlockState)
 
 
-class Shape(NamedTuple):
+class BlockTotals(NamedTuple):
     """The numbers of blocks of an engine, on the device and on the host, and the tokens of one."""
 
     num_blocks: int
@@ -48,19 +48,19 @@ class Moment(NamedTuple):
         return round(self.unix_s - (self.clock_s - clock_s), 3)
 
 
-class Preempted(NamedTuple):
+class PreemptedRequest(NamedTuple):
     """A request that has given up its blocks, as its timeline tells it."""
 
     request_id: str
     event: Event
 
 
-class Told(NamedTuple):
+class EngineFrame(NamedTuple):
     """A frame of an engine at one moment, with what its steps have told of meanwhile."""
 
     frame: LiveFrame
     sets: Mapping[int, HolderSet]
-    preempted: tuple[Preempted, ...]
+    preempted: tuple[PreemptedRequest, ...]
     figures: Figures
     moment: Moment
 
@@ -76,7 +76,7 @@ class LiveView:
     with `names_keys` whose they are."""
 
     def __init__(
-        self, shape: Shape, model: str, tenant: str | None, *, names_keys: bool = False
+        self, shape: BlockTotals, model: str, tenant: str | None, *, names_keys: bool = False
     ) -> None:
         self._shape = shape
         self._model = model
@@ -88,7 +88,7 @@ class LiveView:
         self._shown: dict[int, _Shown] = {}
         self._num_entered = 0
 
-    def apply(self, told: Told) -> LiveChanges:
+    def apply(self, told: EngineFrame) -> LiveChanges:
         """Take in what has changed, and return what of it is seen."""
         frame, moment = told.frame, told.moment
         entered = [

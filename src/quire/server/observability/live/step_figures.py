@@ -3,7 +3,7 @@
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.step import Stats
-from quire.server.observability.live.live_view import Preempted
+from quire.server.observability.live.live_view import PreemptedRequest
 from quire.server.observability.live.wire import Figures
 
 _PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
@@ -18,7 +18,7 @@ class StepFigures:
         self._num_generated = stats.num_generation_tokens
         self._num_steps = 0
         self._step_s = 0.0
-        self.preempted: list[Preempted] = []
+        self.preempted: list[PreemptedRequest] = []
 
     def add(self, output: EngineOutput) -> None:
         """Take in what one iteration of the engine has told."""
@@ -27,7 +27,7 @@ class StepFigures:
             self._step_s += output.step_s
         for request_id, event in output.events:
             if event.reason in _PREEMPTIONS:
-                self.preempted.append(Preempted(request_id, event))
+                self.preempted.append(PreemptedRequest(request_id, event))
 
     def figures(self, stats: Stats, num_unlisted: int, now: float) -> Figures:
         """Return the figures until `now`, when the engine has `stats`."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from quire.engine.recording.flight_file import SUFFIX, load_file
 from quire.workbench.simulation.recorded import RecordedRun, read_run
-from quire.workbench.simulation.simulation import Load
+from quire.workbench.simulation.simulation import SimLoad
 from quire.workbench.simulation.traces.azure import read_azure
 from quire.workbench.simulation.traces.mooncake import read_mooncake
 from quire.workbench.simulation.traces.shapes import is_shape, parse_shape, requests_of
@@ -17,7 +17,7 @@ SUFFIXES = (".csv", ".jsonl", SUFFIX)
 class Trace(NamedTuple):
     """A trace: its load, and the run that it was recorded of, if it was."""
 
-    load: Load
+    load: SimLoad
     run: RecordedRun | None = None
 
 
@@ -26,7 +26,7 @@ def read_trace(name: str, seed: int) -> Trace:
     recorder) or of a shape, which the seed draws. Raises TraceError, FlightFileError, OSError."""
     if is_shape(name):
         shape = parse_shape(name)
-        return Trace(Load(requests_of(shape, seed), shape.concurrency))
+        return Trace(SimLoad(requests_of(shape, seed), shape.concurrency))
     path = Path(name)
     if path.suffix not in SUFFIXES:
         raise TraceError(
@@ -35,10 +35,10 @@ def read_trace(name: str, seed: int) -> Trace:
         )
     if path.suffix == SUFFIX:
         run = read_run(load_file(path).segments)
-        return Trace(Load(run.requests()), run)
+        return Trace(SimLoad(run.requests()), run)
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             read = read_azure if path.suffix == ".csv" else read_mooncake
-            return Trace(Load(read(lines)))
+            return Trace(SimLoad(read(lines)))
     except UnicodeDecodeError as error:
         raise TraceError(f"it is not UTF-8: {error}") from None

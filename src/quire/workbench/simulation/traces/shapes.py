@@ -17,14 +17,14 @@ SHARED_CONTENT = 1 << 40
 """The content of the beginning that all prompts of a shape share."""
 
 
-class Lengths(NamedTuple):
+class LengthRange(NamedTuple):
     """A length is drawn from `least` to `most` tokens, both included."""
 
     least: int
     most: int
 
 
-class Shape(NamedTuple):
+class TraceShape(NamedTuple):
     """A synthetic trace.
 
     rate: requests a second; the gaps between them have the coefficient of variation `cv`, 1 for
@@ -39,8 +39,8 @@ class Shape(NamedTuple):
     concurrency: int = 0
     requests: int = 100
     shared: int = 0
-    prompt: Lengths = Lengths(512, 512)
-    output: Lengths = Lengths(128, 128)
+    prompt: LengthRange = LengthRange(512, 512)
+    output: LengthRange = LengthRange(128, 128)
 
 
 _KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -62,9 +62,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _lengths(text: str) -> Lengths:
+def _lengths(text: str) -> LengthRange:
     least, dash, most = text.partition("-")
-    found = Lengths(_count(least), _count(most if dash else least))
+    found = LengthRange(_count(least), _count(most if dash else least))
     if found.least > found.most:
         raise ValueError
     return found
@@ -96,7 +96,7 @@ def is_shape(text: str) -> bool:
     return text.partition(":")[0] in _KINDS
 
 
-def parse_shape(text: str) -> Shape:
+def parse_shape(text: str) -> TraceShape:
     """Return the shape that a text says. Raises TraceError, which names the field."""
     kind, _, rest = text.partition(":")
     wanted = _KINDS[kind]
@@ -114,10 +114,10 @@ def parse_shape(text: str) -> Shape:
     missing = [name for name in wanted if name not in values]
     if missing:
         raise TraceError(f"{kind} needs {' and '.join(missing)}, as in {kind}:{missing[0]}=4")
-    return Shape()._replace(**values)  # type: ignore[arg-type]
+    return TraceShape()._replace(**values)  # type: ignore[arg-type]
 
 
-def requests_of(shape: Shape, seed: int) -> list[TracedRequest]:
+def requests_of(shape: TraceShape, seed: int) -> list[TracedRequest]:
     """Return the requests of a shape; equal seeds give equal ones."""
     draw = random.Random(seed)
     now, found = 0.0, []

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from quire.workbench.simulation.traces.traced_request import TracedRequest
 
 
-class Sent(NamedTuple):
+class SentRequest(NamedTuple):
     """A request and when its client sent it."""
 
     sent_s: float
@@ -24,7 +24,7 @@ class Arrivals(Protocol):
         """When the next request is sent, as far as is known; None if none will be."""
         ...
 
-    def take(self) -> Sent:
+    def take(self) -> SentRequest:
         """Return the next request, which is sent at `next_s`."""
         ...
 
@@ -45,10 +45,10 @@ class OpenLoop:
         done = self._next == len(self._requests)
         return None if done else self._requests[self._next].sent_s
 
-    def take(self) -> Sent:
+    def take(self) -> SentRequest:
         request = self._requests[self._next]
         self._next += 1
-        return Sent(request.sent_s, request)
+        return SentRequest(request.sent_s, request)
 
     def note_end(self, now: float) -> None:
         """Nobody waits for an answer here."""
@@ -70,10 +70,10 @@ class ClosedLoop:
             return None
         return self._due[0]
 
-    def take(self) -> Sent:
+    def take(self) -> SentRequest:
         request = self._requests[self._next]
         self._next += 1
-        return Sent(heappop(self._due), request)
+        return SentRequest(heappop(self._due), request)
 
     def note_end(self, now: float) -> None:
         heappush(self._due, now)

@@ -17,7 +17,7 @@ from quire.workbench.simulation.virtual.arrivals import Arrivals
 
 
 @dataclass(slots=True)
-class Answer:
+class SimulatedAnswer:
     """The answer to one request: seconds of the simulated clock, counts, and the reason why it
     ended, None before it has."""
 
@@ -46,11 +46,11 @@ class Clients:
 
     arrivals: Arrivals
     server: ServerCost
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[SimulatedAnswer] = field(default_factory=list)
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     num_ended: int = 0
-    _live: dict[str, Answer] = field(default_factory=dict)
-    _on_the_way: deque[tuple[float, Answer]] = field(default_factory=deque)
+    _live: dict[str, SimulatedAnswer] = field(default_factory=dict)
+    _on_the_way: deque[tuple[float, SimulatedAnswer]] = field(default_factory=deque)
     _free_s: float = 0.0
 
     @property
@@ -64,12 +64,12 @@ class Clients:
         arrivals, server = self.arrivals, self.server
         while (next_s := arrivals.next_s) is not None and next_s <= until_s:
             sent_s, request = arrivals.take()
-            answer = Answer(request, sent_s)
+            answer = SimulatedAnswer(request, sent_s)
             self.answers.append(answer)
             self._free_s = max(sent_s, self._free_s) + server.request_s
             self._on_the_way.append((self._free_s + server.request_latency_s, answer))
 
-    def take(self, now: float) -> list[Answer]:
+    def take(self, now: float) -> list[SimulatedAnswer]:
         """Return what the engine gets by now, in its order."""
         self.send(now)
         due = []
@@ -110,7 +110,7 @@ class Clients:
                 self._end(answer, delta.finish.reason, free_s + latency_s)
         self._free_s = free_s
 
-    def _end(self, answer: Answer, reason: Reason, now: float) -> None:
+    def _end(self, answer: SimulatedAnswer, reason: Reason, now: float) -> None:
         answer.reason = reason
         answer.last_s = now
         self.num_ended += 1

@@ -9,7 +9,7 @@ from quire.workbench.simulation.cost.step_cost import StepCost
 from quire.workbench.simulation.cost.work import work_of
 
 
-class Device(Protocol):
+class SimulatedDevice(Protocol):
     """Says when steps end and the next begin, in seconds of the simulated clock."""
 
     def wake_s(self, arrival_s: float) -> float:
@@ -60,7 +60,7 @@ class RecordedStep(NamedTuple):
     ended_s: float
 
 
-class RecordOver(Exception):
+class RecordExhausted(Exception):
     """The simulation takes more steps than were recorded."""
 
 
@@ -77,9 +77,9 @@ class RecordedDevice:
         return self._began_s(arrival_s)
 
     def end_s(self, step: Step, began_s: float) -> float:
-        """Return when the recorded step ended. Raises RecordOver behind the last."""
+        """Return when the recorded step ended. Raises RecordExhausted behind the last."""
         if self._next == len(self._steps):
-            raise RecordOver(f"step {self._next + 1} was not recorded")
+            raise RecordExhausted(f"step {self._next + 1} was not recorded")
         self._next += 1
         return max(self._steps[self._next - 1].ended_s, began_s)
 

@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 from quire.workbench.simulation.virtual.clients import Clients
 from quire.workbench.simulation.virtual.handover import ChainOf, Handover
-from quire.workbench.simulation.virtual.pool import Pool
-from quire.workbench.simulation.virtual.sending import LinkSpeed, Sent
-from quire.workbench.simulation.virtual.to_clients import OnStep, ToClients
-from quire.workbench.simulation.virtual.virtual_engine import Front, Handed, VirtualEngine
+from quire.workbench.simulation.virtual.pool import EnginePool
+from quire.workbench.simulation.virtual.sending import LinkSpeed, TransferTotals
+from quire.workbench.simulation.virtual.to_clients import ClientForwarder, OnStep
+from quire.workbench.simulation.virtual.virtual_engine import (
+    EngineObserver,
+    RoutedRequest,
+    VirtualEngine,
+)
 
-BuildEngine = Callable[[int, Front], VirtualEngine]
+BuildEngine = Callable[[int, EngineObserver], VirtualEngine]
 """Makes the engine of that number, which tells a front what it does."""
 
 
@@ -40,26 +44,28 @@ class Fleet:
         on_step: OnStep,
     ) -> None:
         self._clients = clients
-        self._pool = Pool()
-        to_clients = ToClients(self._pool, clients, on_step)
+        self._pool = EnginePool()
+        to_clients = ClientForwarder(self._pool, clients, on_step)
         self._handover: Handover | None = None
         self.engines: list[VirtualEngine] = []
         if size.num_prefill and size.speed is not None:
-            prompts = Pool()
+            prompts = EnginePool()
             self._handover = Handover(size.speed, chain_of, prompts, to_clients)
             self._build(range(size.num_prefill), build, self._handover, prompts)
         self._build(range(size.num_prefill, size.num_engines), build, to_clients, self._pool)
 
-    def _build(self, numbers: range, build: BuildEngine, front: Front, pool: Pool) -> None:
+    def _build(
+        self, numbers: range, build: BuildEngine, front: EngineObserver, pool: EnginePool
+    ) -> None:
         for number in numbers:
             engine = build(number, front)
             pool.add(engine)
             self.engines.append(engine)
 
     @property
-    def sent(self) -> Sent:
+    def sent(self) -> TransferTotals:
         """The accounts of the blocks that engines have sent each other."""
-        return Sent() if self._handover is None else self._handover.sent
+        return TransferTotals() if self._handover is None else self._handover.sent
 
     def run(self, seed: int) -> None:
         """Go on until all requests have ended; the seed makes the prompts' tokens."""
@@ -82,7 +88,7 @@ class Fleet:
         """Hand over what engines get by now."""
         for answer in self._clients.take(now):
             request = answer.request
-            handed = Handed(request, request.new_request(seed))
+            handed = RoutedRequest(request, request.new_request(seed))
             if self._handover is None:
                 self._pool.hand(handed, now)
             else:

@@ -16,10 +16,10 @@ from quire.cache.chain import Chain
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta
-from quire.workbench.simulation.virtual.pool import Pool
-from quire.workbench.simulation.virtual.sending import Link, LinkSpeed, Sent
-from quire.workbench.simulation.virtual.to_clients import ToClients
-from quire.workbench.simulation.virtual.virtual_engine import Handed, StepTimes
+from quire.workbench.simulation.virtual.pool import EnginePool
+from quire.workbench.simulation.virtual.sending import Link, LinkSpeed, TransferTotals
+from quire.workbench.simulation.virtual.to_clients import ClientForwarder
+from quire.workbench.simulation.virtual.virtual_engine import RoutedRequest, StepTimes
 
 ChainOf = Callable[[NewRequest], Chain]
 """Makes the chain of a prompt's blocks that may be found in a prefix cache."""
@@ -27,12 +27,12 @@ COMPUTED = (Reason.MAX_TOKENS, Reason.END_OF_SEQUENCE)
 """A prompt whose only token ends so was computed."""
 
 
-class Arrival(NamedTuple):
+class TimedArrival(NamedTuple):
     """A request that an engine gets at that time; `order` tells equal times apart."""
 
     at_s: float
     order: int
-    handed: Handed
+    handed: RoutedRequest
     place: int
 
 
@@ -40,24 +40,24 @@ class Handover:
     """Hears the engines of `prompts`, and hands what they have computed on to `others`."""
 
     def __init__(
-        self, speed: LinkSpeed, chain_of: ChainOf, prompts: Pool, others: ToClients
+        self, speed: LinkSpeed, chain_of: ChainOf, prompts: EnginePool, others: ClientForwarder
     ) -> None:
         self._speed = speed
         self._chain_of = chain_of
         self._prompts = prompts
         self._others = others
         self._links: dict[int, Link] = {}
-        self._whole: dict[str, Handed] = {}
-        self._arrivals: list[Arrival] = []
+        self._whole: dict[str, RoutedRequest] = {}
+        self._arrivals: list[TimedArrival] = []
         self._order = count()
-        self.sent = Sent()
+        self.sent = TransferTotals()
 
     @property
     def next_s(self) -> float:
         """When the next request arrives at an engine that continues it."""
         return self._arrivals[0].at_s if self._arrivals else inf
 
-    def begin(self, handed: Handed, now: float) -> None:
+    def begin(self, handed: RoutedRequest, now: float) -> None:
         """Let the prompt of a request be computed."""
         self._whole[handed.new.id] = handed
         stopping = replace(handed.new.stopping, max_tokens=1)
@@ -89,7 +89,7 @@ class Handover:
         del self._whole[request_id]
         self._others.clients.refuse(request_id, reason, now)
 
-    def _send(self, handed: Handed, place: int, now: float) -> None:
+    def _send(self, handed: RoutedRequest, place: int, now: float) -> None:
         """Send what the engine that is to continue a request lacks of its prompt's blocks."""
         pool = self._others.pool
         to = pool.place(handed.new)
@@ -101,4 +101,4 @@ class Handover:
             handed = handed._replace(came_in=chain)
         elif num_tokens:
             self.sent.num_declined += 1
-        heappush(self._arrivals, Arrival(at_s, next(self._order), handed, to))
+        heappush(self._arrivals, TimedArrival(at_s, next(self._order), handed, to))

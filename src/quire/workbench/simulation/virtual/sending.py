@@ -20,7 +20,7 @@ class LinkSpeed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sent:
+class TransferTotals:
     """The accounts of what was sent: tokens and bytes, the seconds from the end of each prompt to
     the arrival of its blocks, and how many prompts were computed again since that takes less."""
 
@@ -37,7 +37,7 @@ class Link:
         self._speed = speed
         self._free_s = 0.0
 
-    def send(self, num_tokens: int, now: float, sent: Sent) -> float:
+    def send(self, num_tokens: int, now: float, sent: TransferTotals) -> float:
         """Return when the blocks of so many tokens have arrived, and add them to the accounts."""
         self._free_s = max(now, self._free_s) + self._speed.load_s(num_tokens)
         sent.num_tokens += num_tokens

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from quire.scheduler.reasons import Reason
 from quire.scheduler.step import Delta
 from quire.workbench.simulation.virtual.clients import Clients
-from quire.workbench.simulation.virtual.pool import Pool
+from quire.workbench.simulation.virtual.pool import EnginePool
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
 
 OnStep = Callable[[StepTimes], None]
 
 
-class ToClients:
+class ClientForwarder:
     """Hears the engines of `pool`, and brings what they say to `clients`."""
 
-    def __init__(self, pool: Pool, clients: Clients, on_step: OnStep) -> None:
+    def __init__(self, pool: EnginePool, clients: Clients, on_step: OnStep) -> None:
         self.pool = pool
         self.clients = clients
         self._on_step = on_step

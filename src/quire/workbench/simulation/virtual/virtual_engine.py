@@ -14,20 +14,20 @@ from typing import NamedTuple, Protocol
 
 from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
-from quire.cache.transfers import Place
+from quire.cache.transfers import BlockPosition
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Stats, Step, StepResult
 from quire.workbench.simulation.traces.traced_request import END_TOKEN, TracedRequest
-from quire.workbench.simulation.virtual.device import Device
+from quire.workbench.simulation.virtual.device import SimulatedDevice
 
 FIRST_OUTPUT = 1 << 31
 """Output tokens are consecutive numbers from here on, so that no two outputs are equal."""
 NUM_OUTPUTS = (1 << 32) - FIRST_OUTPUT
 
 
-class InFlight(NamedTuple):
+class PendingStep(NamedTuple):
     """A step that the device computes, and when it ends."""
 
     step: Step
@@ -42,7 +42,7 @@ class StepTimes(NamedTuple):
     ended_s: float
 
 
-class Handed(NamedTuple):
+class RoutedRequest(NamedTuple):
     """A request as an engine gets it. The blocks of `came_in`, if there is any, came in from
     another engine."""
 
@@ -51,7 +51,7 @@ class Handed(NamedTuple):
     came_in: Chain | None = None
 
 
-class Front(Protocol):
+class EngineObserver(Protocol):
     """Hears what an engine does, in its order."""
 
     def note_step(self, times: StepTimes) -> None:
@@ -75,8 +75,8 @@ class VirtualEngine:
         self,
         scheduler: Scheduler,
         cache: KVCache,
-        device: Device,
-        front: Front,
+        device: SimulatedDevice,
+        front: EngineObserver,
         *,
         is_overlapped: bool,
     ) -> None:
@@ -85,8 +85,8 @@ class VirtualEngine:
         self._device = device
         self._front = front
         self._is_overlapped = is_overlapped
-        self._handed: deque[Handed] = deque()
-        self._in_flight: InFlight | None = None
+        self._handed: deque[RoutedRequest] = deque()
+        self._in_flight: PendingStep | None = None
         self._ends_at: dict[str, int] = {}
         self._tokens = count()
         self._doings = self._run()
@@ -99,7 +99,7 @@ class VirtualEngine:
         """The scheduler's accounts as they are now."""
         return self._scheduler.stats
 
-    def hand(self, handed: Handed, at_s: float) -> None:
+    def hand(self, handed: RoutedRequest, at_s: float) -> None:
         """Hand over a request, which is read before the next step that is scheduled."""
         self._handed.append(handed)
         if self.next_s == inf:
@@ -141,7 +141,7 @@ class VirtualEngine:
             if refusal is not None:
                 self._front.refuse(new.id, refusal.reason, self.now)
 
-    def _missing(self, chain: Chain) -> Sequence[Place]:
+    def _missing(self, chain: Chain) -> Sequence[BlockPosition]:
         transfers = self._cache.transfers
         return transfers.find(chain, len(chain.digests), lambda _: True).missing
 
@@ -158,7 +158,7 @@ class VirtualEngine:
             yield previous.ends_s
             self._end(previous.step)
         if self._is_overlapped and step.chunks:
-            self._in_flight = InFlight(step, ends_s)
+            self._in_flight = PendingStep(step, ends_s)
         else:
             yield ends_s
             self._end(step)
