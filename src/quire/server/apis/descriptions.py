@@ -1,5 +1,5 @@
-"""What routes tell of themselves in the document of the API, in FastAPI's terms: `responses`, and
-the bodies and parameters of `openapi_extra`."""
+"""Descriptions of routes in the document of the API, in FastAPI's terms: `responses`, and the
+bodies and parameters of `openapi_extra`."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias

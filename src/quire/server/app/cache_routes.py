@@ -14,7 +14,7 @@ from quire.server.apis.openai.inputs import parse_probe
 from quire.server.apis.protocol.chat import ChatRequest
 from quire.server.apis.protocol.completions import CompletionRequest
 from quire.server.apis.routing import BareRoute, service_of
-from quire.server.app.openapi import examples
+from quire.server.app import examples
 from quire.server.app.wire import CacheMiss, CacheProbe
 from quire.server.errors import EngineGone, Overloaded
 from quire.server.generation.engine_requests import sharing_terms

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from quire.engine.messages import EngineFacts
 from quire.server.apis.descriptions import OK, Responses, response, responses, text_content
 from quire.server.apis.routing import BareRoute, service_of, state_of
+from quire.server.app import examples
 from quire.server.app.exposition import EngineProcesses, MetricsCollector, expose
-from quire.server.app.openapi import examples
 from quire.server.app.wire import Health, ModelInfo, ServerInfo, StartProgress, Startup, Version
 from quire.server.config import LoadTime, ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE

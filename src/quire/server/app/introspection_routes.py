@@ -19,8 +19,8 @@ from quire.server.apis.openai.examples import COMPLETION
 from quire.server.apis.protocol.fields import StrictModel
 from quire.server.apis.protocol.parse import validate
 from quire.server.apis.routing import BareRoute, service_of
+from quire.server.app import examples
 from quire.server.app.kv_event_stream import KVEventStream, last_event_id
-from quire.server.app.openapi import examples
 from quire.server.app.wire import Cancelled, Loads, ModelLoads, ResetSent
 from quire.server.errors import NOT_FOUND, UNAVAILABLE, RequestError
 from quire.server.http.json_object import parse_object

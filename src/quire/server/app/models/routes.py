@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from quire.server.apis.descriptions import parameter, responses
 from quire.server.apis.routing import BareRoute, service_of, state_of
+from quire.server.app.models import examples
 from quire.server.app.models.abilities import model_abilities, model_kind
 from quire.server.app.models.wire import (
     FlightRecordWritten,
@@ -16,7 +17,6 @@ from quire.server.app.models.wire import (
     ModelList,
     ModelStatus,
 )
-from quire.server.app.openapi import examples
 from quire.server.errors import CONFLICT, NOT_FOUND, SERVER_ERROR, UNAVAILABLE, RequestError
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import json_response

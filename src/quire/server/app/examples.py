@@ -5,13 +5,6 @@ from collections.abc import Mapping
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.apis.descriptions import CREATED_S
 from quire.server.apis.openai.examples import COMPLETION
-from quire.server.app.models.wire import (
-    FlightRecordWritten,
-    ModelAbilities,
-    ModelCard,
-    ModelChanged,
-    ModelStatus,
-)
 from quire.server.app.wire import CacheMiss, CacheProbe, Loads, ModelInfo, ModelLoads, ServerInfo
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.models.sampling_defaults import SamplingDefaults
@@ -25,39 +18,11 @@ from quire.server.observability.timeline_view import (
 )
 from quire.version import __version__
 
-_LOADED = ModelStatus("loaded")
-CARD = ModelCard(
-    MODEL,
-    CREATED_S,
-    MODEL,
-    2048,
-    _LOADED,
-    ModelAbilities(
-        completion=True,
-        chat=True,
-        tools=True,
-        reasoning=False,
-        structured_outputs=True,
-        embeddings=True,
-        rerank=False,
-        tool_format="hermes",
-    ),
-)
 CACHE_PROBE = CacheProbe(MODEL, 100, 64, 48, CacheMiss("differs", 70))
 CACHE_PROBE_REQUESTS: Mapping[str, Mapping[str, object]] = {
     "prompt": {"prompt": "Once upon a time"},
     "conversation": {"messages": [{"role": "user", "content": "Hello"}]},
 }
-MODEL_LOADED = ModelChanged(MODEL, _LOADED)
-MODEL_UNLOADED = ModelChanged(MODEL, ModelStatus("unloaded"))
-FLIGHT_RECORD = FlightRecordWritten(
-    MODEL,
-    "/var/lib/quire/flight/20261125T004310Z-123456789-asked.flight",
-    bytes=1_204_317,
-    began=CREATED_S,
-    ended=CREATED_S + 590,
-    steps=31_415,
-)
 SUMMARY = TimelineSummary(COMPLETION.id, "my-request-1", CREATED_S, MODEL, "ended", 93.5, 1, 5, 16)
 _BLOCKS = {"free": 100, "cached": 50, "active": 50, "swapped": 0}
 LOADS = Loads(
