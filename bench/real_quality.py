@@ -1,11 +1,12 @@
 """Measures what numbers of fewer bytes cost in perplexity, on real weights and the texts of people.
 
-    python -m bench.real_quality MODEL_DIR --data DATA [--record]
+    python -m bench.real_quality MODEL_DIR --data DATA [--setting "int4 weights"] [--record]
 
 The texts are 60 questions of GSM8K with answers, 40 functions of HumanEval and 20 pieces of
 Shakespeare of 1,500 characters, some 25,000 tokens. Each is scored through the whole engine, in
 chunks of CHUNK tokens so that nearly every token attends to K and V that have been stored.
-`--record` keeps the figures; `make readme` prints the newest of each model into docs/models.md.
+`--record` keeps the figures; `make readme` prints the newest of each model and setting into
+docs/models.md.
 """
 
 import argparse
@@ -44,7 +45,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class QualityRecord(msgspec.Struct, frozen=True):
-    """All settings of one model."""
+    """Some or all settings of one model."""
 
     date: str
     commit: str
@@ -105,10 +106,14 @@ def read_texts(data_dir: Path) -> list[str]:
     ]
 
 
-def measure(model_dir: Path, texts: Sequence[Sequence[int]]) -> tuple[Score, ...]:
-    """Score the texts, given as tokens, in all settings."""
+def measure(
+    model_dir: Path, texts: Sequence[Sequence[int]], names: Sequence[str] = ()
+) -> tuple[Score, ...]:
+    """Score the texts, given as tokens, in the settings of these names, or in all."""
     found = []
     for name, config in settings(model_dir).items():
+        if names and name not in names:
+            continue
         try:
             found.append(Score(name, perplexity(config, texts)[0]))
         except (UnsupportedModel, ValueError) as error:
@@ -117,28 +122,31 @@ def measure(model_dir: Path, texts: Sequence[Sequence[int]]) -> tuple[Score, ...
     return tuple(found)
 
 
-def load_newest(folder: Path = FOLDER) -> list[QualityRecord]:
-    """Return the newest record of each model, by name."""
-    read = (
+def load_all(folder: Path = FOLDER) -> list[QualityRecord]:
+    """Return all records, the oldest first."""
+    return [
         msgspec.json.decode(path.read_bytes(), type=QualityRecord)
         for path in sorted(folder.glob("*.json"))
-    )
-    newest = {record.model: record for record in read}
-    return [newest[model] for model in sorted(newest)]
+    ]
 
 
 def quality_table(records: Sequence[QualityRecord]) -> str:
-    """Return one Markdown row for each model and setting, against float32."""
+    """Return one Markdown row for each model and setting, by its newest record, against float32."""
     if not records:
         return "Not recorded yet: `--record` does it."
-    lines = ["| Model | Setting | Perplexity | Change | Measured |", "|---|---|---|---|---|"]
+    newest: dict[str, dict[str, tuple[QualityRecord, Score]]] = {}
     for record in records:
-        plain = next(each.perplexity for each in record.scores if each.setting == FLOAT32)
-        measured = f"{record.num_tokens:,} tokens, {record.date[:10]}, {record.commit[:7]}"
-        for each in record.scores:
-            cells = [record.model, each.setting, "refused", each.refusal, measured]
-            if each.perplexity is not None and plain is not None:
-                cells[2:4] = f"{each.perplexity:.4f}", f"{each.perplexity / plain - 1:+.2%}"
+        of_model = newest.setdefault(record.model, {})
+        of_model.update({score.setting: (record, score) for score in record.scores})
+    lines = ["| Model | Setting | Perplexity | Change | Measured |", "|---|---|---|---|---|"]
+    for model in sorted(newest):
+        plain = newest[model][FLOAT32][1].perplexity if FLOAT32 in newest[model] else None
+        for record, score in newest[model].values():
+            measured = f"{record.num_tokens:,} tokens, {record.date[:10]}, {record.commit[:7]}"
+            cells = [model, score.setting, "refused", score.refusal, measured]
+            if score.perplexity is not None:
+                change = f"{score.perplexity / plain - 1:+.2%}" if plain is not None else "-"
+                cells[2:4] = f"{score.perplexity:.4f}", change
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -147,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.real_quality", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--setting", action="append", default=[], help="measure this one alone")
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     texts = [encode(args.model, text) for text in read_texts(args.data)]
@@ -157,7 +166,7 @@ def main() -> None:
         model=args.model.resolve().name,
         machine=read_machine(),
         num_tokens=sum(map(len, texts)) - len(texts),
-        scores=measure(args.model, texts),
+        scores=measure(args.model, texts, args.setting),
     )
     print(quality_table([record]))
     if args.record:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bench.ablation import gain_tables
 from bench.gpu.listed import STAGES
 from bench.json_list_records import list_table, newest_lists
-from bench.real_quality import load_newest as load_qualities
+from bench.real_quality import load_all as load_qualities
 from bench.real_quality import quality_table
 from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from bench.machine import Machine
 from bench.real import OPPONENTS, comparisons, parse
-from bench.real_quality import QualityRecord, Score, load_newest, quality_table
+from bench.real_quality import QualityRecord, Score, load_all, quality_table
 from bench.record_files import save_record
 from bench.records import Ratio, Record, WorkloadRecord, real_table, results_page
 from bench.results import Medians, ServerFacts
@@ -65,8 +65,12 @@ def test_the_newest_qualities_are_shown_against_float32(tmp_path: Path) -> None:
         scores = (Score("float32", 10.0), Score("int8 weights", int8), Score("fp8", None, "why"))
         kept = QualityRecord(day, "abcdef0123", "command", "smollm2", CPU, 25000, scores)
         save_record(kept, tmp_path, day)
-    table = quality_table(load_newest(tmp_path))
-    assert "| int8 weights | 10.2000 | +2.00% |" in table
+    alone = (Score("int8 weights", 10.1),)
+    later = QualityRecord("2026-01-03 10:00 UTC", "fedcba9876", "", "smollm2", CPU, 9000, alone)
+    save_record(later, tmp_path, later.date)
+    table = quality_table(load_all(tmp_path))
+    assert "| int8 weights | 10.1000 | +1.00% | 9,000 tokens, 2026-01-03, fedcba9 |" in table
+    assert "| float32 | 10.0000 | +0.00% | 25,000 tokens, 2026-01-02, abcdef0 |" in table
     assert "| fp8 | refused | why |" in table
-    assert "30.0" not in table
-    assert "Not recorded" in quality_table(load_newest(tmp_path / "none"))
+    assert "30.0" not in table and "10.2" not in table
+    assert "Not recorded" in quality_table(load_all(tmp_path / "none"))
