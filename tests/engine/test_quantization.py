@@ -45,7 +45,9 @@ def weight_bytes(facts: EngineFacts) -> int:
 def test_quantised_engine_generates_over_fewer_bytes(
     quantization: Quantization, share: float, dtype: ModelDtype
 ) -> None:
-    """Than 12 bits, or 32."""
+    """Than 12 bits, or 32. Of the 384 bytes of 256 columns in 12 bits, int8 with scale and outliers
+    takes 256 + 4 + 32 (0.76), int4 with steps and begins too 128 + 24 + 4 + 32 (0.49) beside a head
+    in int8."""
     model = replace(BUNDLED.model, dtype=dtype, quantization=quantization)
     config = replace(BUNDLED, model=model)
     engine, facts = build(config)

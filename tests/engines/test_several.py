@@ -1,4 +1,4 @@
-"""What several engines must do as one, in whichever way they are one."""
+"""Properties of several engines that answer as one, on one machine or as replicas."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator

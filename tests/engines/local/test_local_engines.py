@@ -1,5 +1,5 @@
-"""What several engines on one machine do beyond what all that are as one must: their requests share
-both, and one that none followed is started again."""
+"""Engines on one machine beyond the properties of all engines that answer as one: requests share
+both, and an engine that none followed is started again."""
 
 import asyncio
 from dataclasses import replace

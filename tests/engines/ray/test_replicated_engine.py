@@ -1,4 +1,5 @@
-"""What replicas do beyond what all engines that are as one must: one may be lost whole."""
+"""Replicas on Ray beyond the properties of all engines that answer as one: a whole replica may be
+lost."""
 
 import asyncio
 from dataclasses import replace

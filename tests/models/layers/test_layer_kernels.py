@@ -1,5 +1,5 @@
-"""What every implementation of the kernels between linear layers must do, against the same formulas
-in torch's floats: C++ by each instruction set, and Triton in its interpreter."""
+"""Every implementation of the kernels between linear layers, against the same formulas in torch's
+floats: C++ by each instruction set, and Triton in its interpreter."""
 
 import importlib.util
 

@@ -101,6 +101,14 @@ def responses(
     return {OK: answer, **{status: {} for status in errors}}
 
 
+def generation_responses(
+    *answers: msgspec.Struct | Node, with_headers: tuple[str, ...] = ()
+) -> Responses:
+    """Return the answers of a route that generates: one body, or a stream of events."""
+    named = (*GENERATION_HEADERS, *with_headers)
+    return responses(*answers, description=STREAMED, with_headers=named, errors=TOKENIZES)
+
+
 def response(
     *answers: msgspec.Struct | Node, description: str, with_headers: tuple[str, ...] = ()
 ) -> Node:

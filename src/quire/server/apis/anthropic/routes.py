@@ -11,12 +11,11 @@ from quire.server.apis.anthropic.inputs import count_tokens, parse_message
 from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.apis.anthropic.writer import MessageWriter
 from quire.server.apis.descriptions import (
-    GENERATION_HEADERS,
     LOAD_REPORT,
-    STREAMED,
     TOKENIZES,
     WARNINGS,
     event_content,
+    generation_responses,
     json_body,
     parameter,
     responses,
@@ -41,12 +40,10 @@ router = APIRouter(tags=["Anthropic"], route_class=BareRoute)
 @router.post(
     MESSAGES,
     summary="The next message of a conversation, as Anthropic's API has it.",
-    responses=responses(
+    responses=generation_responses(
         examples.MESSAGE,
         event_content(examples.MESSAGE_EVENTS, *examples.EVENT_TYPES),
-        description=STREAMED,
-        with_headers=(*GENERATION_HEADERS, "request-id"),
-        errors=TOKENIZES,
+        with_headers=("request-id",),
     ),
     openapi_extra={
         "parameters": [LOAD_REPORT, _BETAS],

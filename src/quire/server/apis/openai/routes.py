@@ -5,12 +5,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.apis.descriptions import (
-    GENERATION_HEADERS,
     LOAD_REPORT,
-    STREAMED,
     TOKENIZES,
     WARNINGS,
     event_content,
+    generation_responses,
     json_body,
     responses,
 )
@@ -47,12 +46,9 @@ router = APIRouter(tags=["OpenAI"], route_class=BareRoute)
 @router.post(
     COMPLETIONS,
     summary="Go on with a text.",
-    responses=responses(
+    responses=generation_responses(
         examples.COMPLETION,
         event_content(examples.COMPLETION_EVENTS, CompletionBody, ErrorBody, has_done=True),
-        description=STREAMED,
-        with_headers=GENERATION_HEADERS,
-        errors=TOKENIZES,
     ),
     openapi_extra={
         "parameters": [LOAD_REPORT],
@@ -70,12 +66,9 @@ async def completions(request: Request) -> Response:
 @router.post(
     CHAT,
     summary="Go on with a conversation.",
-    responses=responses(
+    responses=generation_responses(
         examples.CHAT_COMPLETION,
         event_content(examples.CHAT_EVENTS, ChatChunk, ErrorBody, has_done=True),
-        description=STREAMED,
-        with_headers=GENERATION_HEADERS,
-        errors=TOKENIZES,
     ),
     openapi_extra={
         "parameters": [LOAD_REPORT],

@@ -8,7 +8,7 @@ from quire.server.apis.protocol.completions import DEFAULT_MAX_TOKENS, Completio
 from quire.server.apis.protocol.fields import GenerationFields
 from quire.server.apis.protocol.parse import invalid
 from quire.server.apis.protocol.structured import WHITESPACE_FIELD, StructuredFields
-from quire.server.apis.protocol.tools import AllowedTools, Function, NamedTool
+from quire.server.apis.protocol.tools import CHOICES, AllowedTools, Function, NamedTool, input_tool
 from quire.server.apis.protocol.tools import ToolChoice as GivenChoice
 from quire.server.errors import RequestError
 from quire.server.generation.checks import enforced_path
@@ -20,7 +20,6 @@ from quire.server.generation.input import (
     TemplateOptions,
     TextInput,
     ToolChoice,
-    ToolMode,
 )
 from quire.server.generation.prompts import check_truncation
 from quire.server.grammars.source import GrammarKind, GrammarSource
@@ -301,24 +300,13 @@ def _check_old_alone(request: ChatRequest) -> None:
 
 
 def _functions(given: Sequence[Function]) -> tuple[InputTool, ...]:
-    return tuple(_tool(each, f"functions[{index}]") for index, each in enumerate(given))
+    return tuple(input_tool(each, f"functions[{index}]") for index, each in enumerate(given))
 
 
 def _tools(request: ChatRequest) -> tuple[InputTool, ...]:
     return tuple(
-        _tool(tool.function, f"tools[{index}].function")
+        input_tool(tool.function, f"tools[{index}].function")
         for index, tool in enumerate(request.tools or ())
-    )
-
-
-def _tool(function: Function, path: str) -> InputTool:
-    return InputTool(
-        function.name,
-        function.description,
-        function.parameters,
-        bool(function.strict),
-        path,
-        f"{path}.parameters",
     )
 
 
@@ -342,7 +330,4 @@ def _choice_of(given: GivenChoice | None, path: str, *, one_call: bool) -> ToolC
             NamedChoice(name, where.format(index)) for index, name in enumerate(given.names)
         )
         return ToolChoice("required" if given.is_required else "auto", among, one_call=one_call)
-    return ToolChoice(None if given is None else _MODES[given], one_call=one_call)
-
-
-_MODES: Mapping[str, ToolMode] = {"none": "none", "auto": "auto", "required": "required"}
+    return ToolChoice(None if given is None else CHOICES[given], one_call=one_call)

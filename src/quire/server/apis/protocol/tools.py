@@ -2,12 +2,14 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from quire.server.apis.protocol.fields import StrictModel, at_most
+from quire.server.generation.input import InputTool, ToolMode
 
 MAX_TOOLS = 512
 MAX_CALLS = 512
@@ -45,6 +47,18 @@ Functions: TypeAlias = Annotated[
 ]
 
 
+def input_tool(function: Function, path: str) -> InputTool:
+    """Return a function, which the client wrote at a path, as the tool of an input."""
+    return InputTool(
+        function.name,
+        function.description,
+        function.parameters,
+        bool(function.strict),
+        path,
+        f"{path}.parameters",
+    )
+
+
 class NamedTool(NamedTuple):
     """A choice of one tool."""
 
@@ -58,7 +72,7 @@ class AllowedTools(NamedTuple):
     is_required: bool
 
 
-CHOICES = ("none", "auto", "required")
+CHOICES: Mapping[str, ToolMode] = {"none": "none", "auto": "auto", "required": "required"}
 ALLOWED_TOOLS = "allowed_tools"
 MODES = ("auto", "required")
 

@@ -11,7 +11,7 @@ from quire.server.apis.protocol.structured import (
     JSON_OBJECT,
     read_json_schema,
 )
-from quire.server.apis.protocol.tools import MAX_TOOLS, Function
+from quire.server.apis.protocol.tools import CHOICES, MAX_TOOLS, Function, input_tool
 from quire.server.apis.responses.history import History, read_item, with_named
 from quire.server.apis.responses.items import ItemConverter
 from quire.server.apis.responses.protocol import LOGPROBS, ResponsesRequest
@@ -22,7 +22,6 @@ from quire.server.generation.input import (
     NamedChoice,
     OutputOptions,
     ToolChoice,
-    ToolMode,
 )
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
@@ -32,7 +31,6 @@ _PATHS = {
     "num_logprobs": "top_logprobs",
     "reasoning_effort": "reasoning.effort",
 }
-_MODES: Mapping[object, ToolMode] = {"none": "none", "auto": "auto", "required": "required"}
 _FORMAT = "text.format"
 
 
@@ -116,23 +114,15 @@ def _tool(given: Mapping[str, object], where: str) -> InputTool:
     if given.get("type") != "function":
         raise unsupported(f"{where}.type")
     fields = {key: each for key, each in given.items() if key != "type" and each is not None}
-    function = validate(fields, Function, at=where)
-    return InputTool(
-        function.name,
-        function.description,
-        function.parameters,
-        bool(function.strict),
-        where,
-        f"{where}.parameters",
-    )
+    return input_tool(validate(fields, Function, at=where), where)
 
 
 def _choice(given: object, *, one_call: bool) -> ToolChoice:
     where = "tool_choice"
     if given is None:
         return ToolChoice(one_call=one_call)
-    if isinstance(given, str) and given in _MODES:
-        return ToolChoice(_MODES[given], one_call=one_call)
+    if isinstance(given, str) and given in CHOICES:
+        return ToolChoice(CHOICES[given], one_call=one_call)
     kind = given.get("type") if isinstance(given, dict) else None
     if isinstance(given, dict) and kind == "function" and isinstance(given.get("name"), str):
         among = (NamedChoice(given["name"], f"{where}.name"),)
@@ -160,7 +150,7 @@ def _allowed(given: Mapping[str, object], *, one_call: bool) -> ToolChoice:
             "tool_choice",
             "must have a 'mode', 'auto' or 'required', and 'tools' with a 'name' each",
         )
-    return ToolChoice(_MODES[mode], among, one_call=one_call)
+    return ToolChoice(CHOICES[mode], among, one_call=one_call)
 
 
 def _grammar(given: Mapping[str, object] | None) -> GrammarSource | None:

@@ -8,13 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.apis.descriptions import (
-    GENERATION_HEADERS,
     LOAD_REPORT,
-    STREAMED,
-    TOKENIZES,
     event_content,
+    generation_responses,
     json_body,
-    responses,
 )
 from quire.server.apis.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.apis.openai.response import GenerationResponse
@@ -55,12 +52,9 @@ router = APIRouter(tags=["Responses"], route_class=BareRoute)
 @router.post(
     RESPONSES,
     summary="A response to a text or to items of a conversation.",
-    responses=responses(
+    responses=generation_responses(
         examples.RESPONSE,
         event_content(examples.RESPONSE_EVENTS, *EVENT_TYPES),
-        description=STREAMED,
-        with_headers=GENERATION_HEADERS,
-        errors=TOKENIZES,
     ),
     openapi_extra={
         "parameters": [LOAD_REPORT],
