@@ -52,6 +52,7 @@ class ContextLengths(NamedTuple):
 
 
 UNKNOWN_LENGTHS = ContextLengths(0, 0)
+"""The lengths of an error that is being unpickled, until its own are set."""
 
 
 class ContextTooLong(RequestError):

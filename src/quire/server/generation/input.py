@@ -288,12 +288,12 @@ class ChatInput:
 
     @property
     def offered_tools(self) -> tuple[InputTool, ...]:
-        """The tools that the model is told of: none where it may not call one."""
+        """The tools that the prompt describes: none where the model may not call one."""
         return () if self.choice.mode == "none" else self.tools
 
     @property
     def callable_tools(self) -> tuple[InputTool, ...]:
-        """The tools that the model may call, of those that it is told of."""
+        """The tools of the prompt that the model may call."""
         if self.choice.among is None:
             return self.offered_tools
         names = {each.name for each in self.choice.among}
