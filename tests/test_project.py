@@ -126,12 +126,6 @@ def test_term_is_explained(term: str) -> None:
     assert f"**{term}**" in read("docs/terms.md")
 
 
-def test_no_python_file_is_over_400_lines() -> None:
-    files = [p for top in ("src", "tests", "bench", "tools") for p in (ROOT / top).rglob("*.py")]
-    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
-    assert {p.relative_to(ROOT).as_posix(): n for p, n in lengths.items() if n > 400} == {}
-
-
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     broken = []

@@ -7,12 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import models_json_schema
 
+from quire.server.apis.openai.history_fields import FOREIGN_FIELDS
 from quire.server.apis.protocol.capabilities import Support, capabilities_of, capability_table
 
 MOST = 2**63 - 1
 """A bound that only keeps integers within 64 bits is left out."""
 UNKNOWN = "-"
 Schema = Mapping[str, JsonValue]
+
+
+def history_field_table() -> str:
+    """Return a row for each field of histories that other servers have."""
+    rows = ["| Object | Field | Who sends it | Effect |", "|---|---|---|---|"]
+    for each in FOREIGN_FIELDS:
+        effect = each.use or "kept out of the prompt"
+        rows.append(f"| {each.place} | `{each.name}` | {each.source} | {effect} |")
+    return "\n".join(rows)
 
 
 def field_table(bodies: Mapping[str, type[BaseModel]]) -> str:

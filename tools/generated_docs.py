@@ -22,7 +22,7 @@ from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.metric import COMMON_LABELS, Metric, MetricKind
 from quire.server.observability.metric_table import METRICS
 from tools import metric_schema
-from tools.field_tables import field_table
+from tools.field_tables import field_table, history_field_table
 
 ROOT = Path(__file__).parent.parent
 
@@ -152,6 +152,7 @@ TABLES = (
     Table("http-metrics", "docs/metrics.md", http_metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),
     Table("fields", "docs/api.md", fields_table),
+    Table("history-fields", "docs/api.md", history_field_table),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
     Table("json-lists", "docs/schemas.md", recorded_lists),

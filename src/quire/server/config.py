@@ -28,6 +28,14 @@ class MetricsCompat(StrEnum):
     NONE = "none"
 
 
+class UnknownFieldPolicy(StrEnum):
+    """The treatment of unknown fields in messages, tools and calls: an error, or left out and
+    reported."""
+
+    REFUSE = "refuse"
+    REPORT = "report"
+
+
 class GenerationConfig(StrEnum):
     """The source of the sampling defaults: the model's own file, or OpenAI's alone."""
 
@@ -168,6 +176,7 @@ class ServerConfig:
     replica_routing: ReplicaRouting = ReplicaRouting.PREFIX
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
+    unknown_fields: UnknownFieldPolicy = UnknownFieldPolicy.REPORT
     max_logprobs: int = 20
     trust_request_chat_template: bool = False
     log_level: LogLevel = LogLevel.INFO

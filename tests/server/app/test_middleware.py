@@ -151,8 +151,8 @@ REFUSALS = [
     ("/v1/completions", {"prompt": "secret", "model": "secret"}, ("model_not_found", "model")),
     (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "secret", "secret": 1}]},
-        ("unknown_parameter", "messages[0]"),
+        {"messages": [{"role": "user", "content": [{"type": "secret"}]}]},
+        ("invalid_value", "messages[0].content[0].type"),
     ),
     (
         "/v1/chat/completions",

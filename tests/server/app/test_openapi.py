@@ -172,7 +172,7 @@ def test_schemas_allow_what_the_server_takes(document: dict[str, object]) -> Non
     assert [each["type"] for each in stops] == ["string", "array", "null"]
     message = schemas["Message"]["properties"]
     assert {"string", "array", "null"} == {each["type"] for each in message["content"]["anyOf"]}
-    assert message["refusal"]["enum"] == [None, "", [], {}]
+    assert message["reasoning_details"]["type"] == ["array", "null"]
 
 
 def test_the_events_of_streams_are_described(document: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ from quire.server.errors import (
     UNSUPPORTED_MEDIA,
 )
 from quire.server.http.json_responses import JSON
+from quire.server.http.report_headers import IGNORED, WARNINGS
 from quire.server.tenancy.rates import RATE_HEADERS, Rate
 
 Node: TypeAlias = dict[str, object]
@@ -32,8 +33,8 @@ TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
 """Errors of the routes that tokenize, whether or not they generate."""
 CREATED_S = 1767225600
 """The time of examples."""
-WARNINGS = "x-quire-warnings"
-GENERATION_HEADERS = (WARNINGS, "endpoint-load-metrics")
+REPORT_HEADERS = (WARNINGS, IGNORED)
+GENERATION_HEADERS = (*REPORT_HEADERS, "endpoint-load-metrics")
 
 HEADERS: Mapping[str, str] = {
     "accept-encoding": "The encodings of a body that are accepted: none.",
@@ -53,7 +54,9 @@ HEADERS: Mapping[str, str] = {
         for rate in Rate
     },
     "www-authenticate": "How to bring an API key.",
-    WARNINGS: "What of the request was accepted and has no effect.",
+    WARNINGS: "Parts of the request that were accepted and have no effect.",
+    IGNORED: "Paths of unknown fields of the history that were left out of the prompt, and of "
+    "keywords of schemas that are not enforced.",
     "x-request-id": "The id of the request in the server's log, and in `/v1/requests/{name}`.",
     "x-should-retry": "`false`: clients that send failed requests again should not send this one.",
 }

@@ -8,7 +8,7 @@ from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.engine.orders import PrefixQuery
 from quire.engines.process.token_stream import EngineDown, RequestRefused
 from quire.scheduler.prefix_probe import PrefixProbe
-from quire.server.apis.descriptions import TOKENIZES, WARNINGS, json_body, responses
+from quire.server.apis.descriptions import REPORT_HEADERS, TOKENIZES, json_body, responses
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
 from quire.server.apis.openai.inputs import parse_probe
 from quire.server.apis.protocol.chat import ChatRequest
@@ -21,6 +21,7 @@ from quire.server.generation.engine_requests import sharing_terms
 from quire.server.generation.intake import RequestIntake
 from quire.server.http.endpoints import CACHE_PROBE
 from quire.server.http.json_responses import json_response
+from quire.server.http.report_headers import report_headers
 from quire.server.tenancy.tenants import arrival_of
 
 router = APIRouter(tags=["Introspection"], route_class=BareRoute)
@@ -29,7 +30,7 @@ router = APIRouter(tags=["Introspection"], route_class=BareRoute)
 @router.post(
     CACHE_PROBE,
     summary="What the prefix cache holds of the prompt of a completion or a conversation, now.",
-    responses=responses(examples.CACHE_PROBE, with_headers=(WARNINGS,), errors=TOKENIZES),
+    responses=responses(examples.CACHE_PROBE, with_headers=REPORT_HEADERS, errors=TOKENIZES),
     openapi_extra=json_body(CompletionRequest, ChatRequest, examples=examples.CACHE_PROBE_REQUESTS),
 )
 async def probe(request: Request) -> Response:
@@ -45,7 +46,7 @@ async def probe(request: Request) -> Response:
         raise Overloaded(f"Try again: {refused}.", None) from None
     except EngineDown as down:
         raise EngineGone(f"The engine is down: {down}") from None
-    headers = {WARNINGS: "; ".join(tokenized.warnings)} if tokenized.warnings else {}
+    headers = report_headers(tokenized.warnings, tokenized.ignored)
     answer = CacheProbe(
         asked.model or serving.model.name,
         len(prompt.token_ids),

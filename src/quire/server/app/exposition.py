@@ -137,6 +137,7 @@ def _model_rows(model: ServedModel, named: Sequence[str]) -> dict[str, Rows]:
         "pooled_prompts_total": [((), metrics.num_pooled_prompts)],
         "reasoning_tokens_total": [((), metrics.num_reasoning_tokens)],
         "structured_requests_total": _labelled(metrics.num_structured),
+        "requests_with_ignored_total": _labelled(metrics.num_with_ignored),
         "grammar_failures_total": [((), metrics.num_grammar_failed)],
         "tool_calls_total": _labelled(metrics.num_calls),
         "deadline_exceeded_total": _labelled(metrics.num_late),

@@ -22,7 +22,14 @@ from quire.server.cli.option_values import (
     some_seconds,
     text,
 )
-from quire.server.config import AUTO, NO_PARSER, CertReqs, GenerationConfig, MetricsCompat
+from quire.server.config import (
+    AUTO,
+    NO_PARSER,
+    CertReqs,
+    GenerationConfig,
+    MetricsCompat,
+    UnknownFieldPolicy,
+)
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 
 SERVER, RESOLVED = ConfigSection.SERVER, ConfigSection.RESOLVED
@@ -240,6 +247,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         SERVER,
         boolean,
         "Render the `chat_template` of requests, in a sandbox in its own process.",
+    ),
+    Option(
+        "unknown-fields",
+        SERVER,
+        one_of(*UnknownFieldPolicy),
+        "Unknown fields in messages, parts, tools and calls: `report` leaves them out and lists "
+        "them in the header `x-quire-ignored`, `refuse` answers with status 400. Unknown fields "
+        "at the top of a body are always refused.",
     ),
     Option(
         "max-logprobs",

@@ -32,7 +32,7 @@ WITHOUT_HTTP = frozenset(
         *("model", "served_model_name", "max_body_bytes", "generation_config"),
         *("log_level", "log_format"),
         *("tool_call_parser", "reasoning_parser", "max_logprobs"),
-        *("trust_request_chat_template", "disable_any_whitespace"),
+        *("trust_request_chat_template", "disable_any_whitespace", "unknown_fields"),
     )
 )
 """Options of these sections that have a meaning without HTTP."""

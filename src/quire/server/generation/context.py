@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
+from quire.server.http.report_headers import report_headers
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.tenancy.tenants import IncomingRequest
 
@@ -81,6 +82,7 @@ class RequestContext:
     requests: `num_choices` for each prompt, in the order of the choices' indices.
     time_limit_s: seconds from the arrival until the whole output must be there.
     warnings: sentences that the client gets in a header.
+    ignored: paths of what was left out of the request, for a header too.
     """
 
     id: str
@@ -95,6 +97,12 @@ class RequestContext:
     delivery: Delivery
     time_limit_s: float | None = None
     warnings: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def report_headers(self) -> dict[str, str]:
+        """Headers that tell what of the request had no effect."""
+        return report_headers(self.warnings, self.ignored)
 
     def prompt_of(self, index: int) -> Prompt:
         """Return the prompt of the choice that the engine computes under this index."""

@@ -267,6 +267,7 @@ class ChatInput:
     old_calls: a call is sent as `function_call`, which older clients read.
     keeps_order: the answer tells in which order the parts of the output came.
     no_effect: paths of fields that were accepted and change nothing.
+    ignored: paths of what was left out, since Quire does not know it.
     """
 
     messages: tuple[InputMessage, ...]
@@ -281,6 +282,7 @@ class ChatInput:
     old_calls: bool = False
     keeps_order: bool = False
     no_effect: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def path(self, name: str) -> str:
         """Return the client's path of a field."""

@@ -14,6 +14,7 @@ from quire.server.generation.engine_requests import (
 )
 from quire.server.generation.input import OutputOptions
 from quire.server.generation.parsed_input import PooledBuilder, TokenizedRequest
+from quire.server.grammars.compose import ANYTHING
 from quire.server.models.served_model import ServingState
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import IncomingRequest
@@ -54,12 +55,14 @@ class InputProcessor(NamedTuple):
             delivery=Delivery(),
             time_limit_s=_time_limit_s(tokenized.request.deadline_ms),
             warnings=tokenized.warnings,
+            ignored=tokenized.ignored,
         )
 
     def _generated(
         self, options: OutputOptions, tokenized: TokenizedRequest, answer_id: str
     ) -> RequestContext:
-        text, prompts, grammar = tokenized.text, tokenized.prompts, tokenized.grammar
+        text, prompts = tokenized.text, tokenized.prompts
+        grammar = tokenized.grammar or ANYTHING
         builder = EngineRequestBuilder(
             options, tokenized, self.serving, self._seed(options), self.arrival.tenant
         )
@@ -67,7 +70,6 @@ class InputProcessor(NamedTuple):
         keeps_output = text.logprobs and _is_answered_whole(options, text)
         sends_prompts = text.prompt_logprobs is not None
         check_num_logprobs(requests, keeps_output=keeps_output, sends_prompts=sends_prompts)
-        warnings = tokenized.warnings + (() if grammar is None else grammar.warnings)
         return RequestContext(
             id=answer_id,
             arrival=self.arrival,
@@ -80,7 +82,8 @@ class InputProcessor(NamedTuple):
             text_options=text,
             delivery=Delivery(options.stream, options.include_usage, options.continuous_usage),
             time_limit_s=_time_limit_s(options.deadline_ms),
-            warnings=warnings + self._doubled_bos(prompts),
+            warnings=tokenized.warnings + grammar.warnings + self._doubled_bos(prompts),
+            ignored=tokenized.ignored + grammar.loosened,
         )
 
     def _seed(self, options: OutputOptions) -> int:

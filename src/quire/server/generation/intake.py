@@ -19,6 +19,7 @@ from quire.server.generation.named_model import NamedModel
 from quire.server.generation.parsed_input import InputParser, TokenizedRequest
 from quire.server.generation.service import Service
 from quire.server.http.json_responses import JSON
+from quire.server.http.report_headers import report_headers
 from quire.server.models.model_use import model_use_of
 from quire.server.models.served_model import ServedModel, ServingState
 from quire.server.tenancy.rates import RATES, RateLimited
@@ -70,6 +71,8 @@ class RequestIntake:
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
         context = processor.process(tokenized, id_prefix)
         self.admit_prompt(request, context.num_prompt_tokens, context.prompts[0].field)
+        if context.ignored:
+            serving.model.metrics.on_ignored(context.ignored)
         if tokenized.grammar is not None:
             serving.model.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context
@@ -80,7 +83,7 @@ class RequestIntake:
         tenant = arrival_of(request).tenant.name
         reading = self._service.inputs.answer(parse, body, serving.input, tenant)
         response = await self._unless_cancelled(request, body, reading)
-        headers = {"x-quire-warnings": "; ".join(response.warnings)} if response.warnings else None
+        headers = report_headers(response.warnings, response.ignored)
         return Response(response.body, headers=headers, media_type=JSON)
 
     async def read(self, request: Request) -> tuple[bytes, ServingState]:

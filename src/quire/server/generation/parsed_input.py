@@ -46,6 +46,7 @@ class TokenizedRequest:
     echoed. `request` holds its options, or its fields where nothing is generated.
 
     warnings: sentences for the client.
+    ignored: paths of what was left out.
     text: how the tokens of outputs become text.
     grammar: the grammar that outputs must be of, if any; it is not checked yet. `check_s` is how
         long its check took.
@@ -65,14 +66,17 @@ class TokenizedRequest:
     check_s: float = 0.0
     asked: object = None
     pooled: PooledBuilder | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DirectResponse:
-    """A whole answer that needed no engine; `body` is its JSON."""
+    """A whole answer that needed no engine; `body` is its JSON. `ignored` are paths of what was
+    left out of the request."""
 
     body: bytes
     warnings: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 ParsedInput: TypeAlias = TokenizedRequest | DirectResponse

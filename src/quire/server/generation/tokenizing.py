@@ -79,6 +79,7 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         grammar,
         budget,
         bad_words=bad_word_tokens(options, grammar, context),
+        ignored=given.ignored,
     )
 
 

@@ -19,7 +19,8 @@ _SPACE = r"/[ \t\r\n]{1,4}/"
 
 class Grammar(NamedTuple):
     """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path; of
-    `warnings` the client is told. `parts` are grammars of which one is wrong if the whole is.
+    `warnings` the client is told, and of `loosened`, the paths of keywords of its schemas that are
+    not enforced. `parts` are grammars of which one is wrong if the whole is.
     `reasoning_tags` are those of the reasoning that it begins with, if they tell where that is."""
 
     text: str
@@ -28,6 +29,7 @@ class Grammar(NamedTuple):
     warnings: tuple[str, ...] = ()
     parts: tuple["Grammar", ...] = ()
     reasoning_tags: ReasoningTags | None = None
+    loosened: tuple[str, ...] = ()
 
 
 ANYTHING = Grammar("", "", "")

@@ -25,6 +25,8 @@ class InputLimits(NamedTuple):
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
     trusts_chat_template: whether a request may bring a chat template of its own.
     disables_whitespace: whether JSON has no white space where a request does not say.
+    refuses_unknown_fields: whether a field of a message, a tool or a call that is not known is an
+        error; else it is left out and reported.
     defaults: the model's own sampling, for what a client leaves out.
     max_logprobs: how many of the likeliest tokens a request may ask for at each position.
     """
@@ -38,6 +40,7 @@ class InputLimits(NamedTuple):
     defaults: SamplingDefaults = SamplingDefaults()
     trusts_chat_template: bool = False
     disables_whitespace: bool = False
+    refuses_unknown_fields: bool = False
 
 
 class InputContext(NamedTuple):

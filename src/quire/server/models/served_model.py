@@ -15,7 +15,13 @@ from quire.engines.protocol import EngineProtocol, OpenEngine
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.step import Delta
-from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, ServerConfig
+from quire.server.config import (
+    GenerationConfig,
+    LoadTime,
+    ServedModelConfig,
+    ServerConfig,
+    UnknownFieldPolicy,
+)
 from quire.server.errors import EngineGone, ModelLoading
 from quire.server.grammars.check import prepare_check, vocabulary_of
 from quire.server.models.input_context import InputContext, InputLimits, TokenizerSource
@@ -256,6 +262,7 @@ class ServedModel:
             defaults=self.defaults,
             trusts_chat_template=self._server.trust_request_chat_template,
             disables_whitespace=self.config.disable_any_whitespace,
+            refuses_unknown_fields=self._server.unknown_fields is UnknownFieldPolicy.REFUSE,
         )
         return ServingState(
             self,

@@ -273,6 +273,13 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _counter(
+        "requests_with_ignored_total",
+        "HTTP requests with unknown fields left out or keywords of a schema not enforced, by the "
+        "field of the body.",
+        "field",
+        twin=False,
+    ),
+    _counter(
         "grammar_failures_total",
         "Outputs that ended with an error because their grammar could not be compiled or followed.",
         twin=False,

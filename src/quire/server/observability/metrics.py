@@ -139,6 +139,7 @@ class ModelMetrics:
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_structured: Counter[str] = Counter()
+        self.num_with_ignored: Counter[str] = Counter()
         self.num_grammar_failed = 0
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_reasoning_tokens = 0
@@ -187,6 +188,11 @@ class ModelMetrics:
         """Count an HTTP request whose outputs must be of a grammar that was given as `kind`."""
         self.num_structured[kind] += 1
         self.observe("grammar_check_seconds", check_s)
+
+    def on_ignored(self, paths: Iterable[str]) -> None:
+        """Count an HTTP request of which the parts at these paths were left out, by the fields of
+        the body that they are in."""
+        self.num_with_ignored.update({path.partition("[")[0].partition(".")[0] for path in paths})
 
     def on_calls(self, num_whole: int, num_broken: int) -> None:
         """Count the tool calls of an output that has ended, and those that broke off."""

@@ -56,7 +56,8 @@ class ChoiceOut(msgspec.Struct, frozen=True):
 
 
 class TimelineOut(msgspec.Struct, frozen=True):
-    """`index` of a choice with `best_of`: in the order they were drawn."""
+    """`index` of a choice with `best_of`: in the order they were drawn. `ignored` are paths of
+    fields that were left out of the prompt, and of keywords of schemas that were not enforced."""
 
     id: str
     created: int
@@ -65,6 +66,7 @@ class TimelineOut(msgspec.Struct, frozen=True):
     refused: str | None
     total_ms: float
     choices: tuple[ChoiceOut, ...]
+    ignored: tuple[str, ...] = ()
     object: str = "request.timeline"
 
 
@@ -118,6 +120,7 @@ def show(timeline: Timeline, now: float) -> TimelineOut:
         timeline.refused,
         _ticks(end_s - timeline.arrived_s) / TICKS_PER_MS,
         tuple(_choice(timeline, index, end_s) for index in range(len(timeline.choices))),
+        timeline.ignored,
     )
 
 

@@ -56,7 +56,7 @@ class ChoiceTimeline:
 class Timeline:
     """One HTTP request: it came at `arrived_s`, was submitted to the engine at `submitted_s`, and
     its client had all of the answer at `ended_s`; seconds of one clock, which the engine's events
-    share.
+    share. `ignored` are paths of what was left out of it.
     """
 
     id: str
@@ -69,6 +69,7 @@ class Timeline:
     choices: list[ChoiceTimeline]
     ended_s: float | None = None
     refused: Reason | None = None
+    ignored: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
@@ -94,6 +95,9 @@ class TimelineRequest(Protocol):
 
     @property
     def requests(self) -> Sequence[NewRequest]: ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]: ...
 
 
 class Timelines:
@@ -200,4 +204,5 @@ def _timeline(request: TimelineRequest, now: float) -> Timeline:
         choices=[
             ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in request.requests
         ],
+        ignored=request.ignored,
     )

@@ -1,7 +1,8 @@
 """Several outputs of a prompt: forks of the first, and the best of more than are shown."""
 
 from collections.abc import Iterator
-from itertools import repeat
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, repeat
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,3 +92,18 @@ def test_an_output_is_ranked_by_its_mean_not_its_sum(served: Served) -> None:
     served.engine.script = script
     body = served.complete(prompt="x", best_of=2, max_tokens=5, return_token_ids=True).json()
     assert body["choices"][0]["token_ids"] == [100] * 5
+
+
+def test_one_request_is_handed_over_whole_before_the_next(served: Served) -> None:
+    """Two that submit in alternation fill the queue together, and neither gets all of its outputs
+    in."""
+    num_requests, num_prompts = 3, 300
+
+    def ask(_: int) -> int:
+        return served.complete(prompt=["x"] * num_prompts, max_tokens=1).status_code
+
+    with ThreadPoolExecutor(num_requests) as pool:
+        assert set(pool.map(ask, range(num_requests))) == {200}
+    owners = [request.id.rpartition("-")[0] for request in served.engine.submitted]
+    assert len(owners) == num_requests * num_prompts
+    assert sum(one != other for one, other in pairwise(owners)) == num_requests - 1

@@ -50,11 +50,6 @@ def test_many_parts_of_a_completion(
             "has 20000 parts, at most 4096 are allowed",
         ),
         (
-            {"messages": [HELLO | UNKNOWN]},
-            "messages[0].field0",
-            "Unknown field 'messages[0].field0'",
-        ),
-        (
             {"messages": [HELLO], "chat_template_kwargs": UNKNOWN},
             "chat_template_kwargs",
             "at most 64 are allowed",

@@ -12,8 +12,8 @@ from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesReq
 from quire.server.apis.anthropic.writer import MessageWriter
 from quire.server.apis.descriptions import (
     LOAD_REPORT,
+    REPORT_HEADERS,
     TOKENIZES,
-    WARNINGS,
     event_content,
     generation_responses,
     json_body,
@@ -25,6 +25,7 @@ from quire.server.apis.routing import BareRoute, service_of
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.http.endpoints import COUNT_TOKENS, MESSAGES
+from quire.server.http.report_headers import WARNINGS
 
 MAX_SHOWN_CHARS = 200
 _BETAS = parameter(
@@ -61,7 +62,9 @@ async def message(request: Request) -> Response:
 @router.post(
     COUNT_TOKENS,
     summary="The number of tokens that a conversation has as a prompt.",
-    responses=responses(examples.COUNT, with_headers=(WARNINGS, "request-id"), errors=TOKENIZES),
+    responses=responses(
+        examples.COUNT, with_headers=(*REPORT_HEADERS, "request-id"), errors=TOKENIZES
+    ),
     openapi_extra={
         "parameters": [_BETAS],
         **json_body(CountTokensRequest, examples=examples.COUNT_REQUESTS),

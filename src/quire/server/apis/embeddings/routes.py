@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.apis.descriptions import TOKENIZES, WARNINGS, json_body, responses
+from quire.server.apis.descriptions import TOKENIZES, json_body, responses
 from quire.server.apis.embeddings import examples
 from quire.server.apis.embeddings.parser import parse_embedding
 from quire.server.apis.embeddings.protocol import EmbeddingRequest
@@ -14,6 +14,7 @@ from quire.server.apis.routing import BareRoute, service_of
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.http.endpoints import EMBEDDINGS
+from quire.server.http.report_headers import WARNINGS
 
 router = APIRouter(tags=["OpenAI"], route_class=BareRoute)
 

@@ -1,9 +1,11 @@
 """Parses the bodies of completions, chats and the tokenizer's routes."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
+from quire.server.apis.openai.history_fields import known_history
 from quire.server.apis.openai.rendering import rendered, tokens_shown
 from quire.server.apis.openai.tokenize import (
     DetokenizeRequest,
@@ -15,11 +17,13 @@ from quire.server.apis.openai.wire import Detokenized
 from quire.server.apis.protocol.chat import ChatRequest
 from quire.server.apis.protocol.completions import CompletionRequest
 from quire.server.apis.protocol.parse import parse_request, validate
+from quire.server.apis.protocol.unknown_fields import unknown_fields
 from quire.server.errors import RequestError
 from quire.server.generation.checks import check_model
 from quire.server.generation.parsed_input import DirectResponse, TokenizedRequest
 from quire.server.generation.prompts import decode_tokens, encode_any, unread_kwargs
 from quire.server.generation.tokenizing import chat_tokens, tokenized
+from quire.server.grammars.compose import ANYTHING
 from quire.server.http.endpoints import CHAT, COMPLETIONS
 from quire.server.http.json_object import parse_object
 from quire.server.models.input_context import InputContext
@@ -31,8 +35,11 @@ def parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
 
 
 def parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
-    request, no_effect = parse_request(body, ChatRequest, CHAT)
-    return tokenized(chat_input(request, no_effect), context)
+    unknown = unknown_fields(context)
+    request, no_effect = parse_request(
+        body, ChatRequest, CHAT, prepare=partial(known_history, unknown=unknown)
+    )
+    return tokenized(chat_input(request, no_effect, unknown.ignored), context)
 
 
 def parse_probe(body: bytes, context: InputContext) -> TokenizedRequest:
@@ -64,11 +71,13 @@ def tokenize(body: bytes, context: InputContext) -> DirectResponse:
 
 
 def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> DirectResponse:
-    request = validate(fields, TokenizeChatRequest)
+    unknown = unknown_fields(context)
+    request = validate(known_history(fields, unknown), TokenizeChatRequest)
     check_model(request.model, context)
     chat = chat_input(request.as_chat())
     reply = tokens_shown(chat_tokens(chat, context), request.return_token_strs, context)
-    return DirectResponse(msgspec.json.encode(reply), unread_kwargs(chat, context))
+    warnings = unread_kwargs(chat, context)
+    return DirectResponse(msgspec.json.encode(reply), warnings, unknown.ignored)
 
 
 def detokenize(body: bytes, context: InputContext) -> DirectResponse:
@@ -89,5 +98,6 @@ def render_chat(body: bytes, context: InputContext) -> DirectResponse:
 def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
     """Answer with what a request would run with, as the model is given it."""
     reply = rendered(read, context)
-    grammar = () if read.grammar is None else read.grammar.warnings
-    return DirectResponse(msgspec.json.encode(reply), read.warnings + grammar)
+    grammar = read.grammar or ANYTHING
+    warnings, ignored = read.warnings + grammar.warnings, read.ignored + grammar.loosened
+    return DirectResponse(msgspec.json.encode(reply), warnings, ignored)

@@ -177,8 +177,8 @@ class GenerationResponse(Response):
         return self._num_logprobs if self._num_logprobs > MAX_INLINE_LOGPROBS else 0
 
     async def _begin(self, send: Send, *headers: tuple[bytes, bytes]) -> None:
-        warnings = "; ".join(self._context.warnings).encode("ascii", "replace")
-        extra = [(b"x-quire-warnings", warnings)] if warnings else []
+        reports = self._context.report_headers.items()
+        extra = ((name.encode(), text.encode()) for name, text in reports)
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *extra]})
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:

@@ -6,8 +6,8 @@ from starlette.responses import Response
 
 from quire.server.apis.descriptions import (
     LOAD_REPORT,
+    REPORT_HEADERS,
     TOKENIZES,
-    WARNINGS,
     event_content,
     generation_responses,
     json_body,
@@ -86,7 +86,7 @@ async def chat(request: Request) -> Response:
 @router.post(
     f"{COMPLETIONS}/render",
     summary="The prompts of a completion, without running it.",
-    responses=responses(examples.RENDERED, with_headers=(WARNINGS,), errors=TOKENIZES),
+    responses=responses(examples.RENDERED, with_headers=REPORT_HEADERS, errors=TOKENIZES),
     openapi_extra=json_body(CompletionRequest, examples=examples.COMPLETION_REQUESTS),
 )
 async def rendered_completion(request: Request) -> Response:
@@ -96,7 +96,7 @@ async def rendered_completion(request: Request) -> Response:
 @router.post(
     f"{CHAT}/render",
     summary="The prompt of a conversation, without running it.",
-    responses=responses(examples.RENDERED, with_headers=(WARNINGS,), errors=TOKENIZES),
+    responses=responses(examples.RENDERED, with_headers=REPORT_HEADERS, errors=TOKENIZES),
     openapi_extra=json_body(ChatRequest, examples=examples.CHAT_REQUESTS),
 )
 async def rendered_chat(request: Request) -> Response:
@@ -106,7 +106,9 @@ async def rendered_chat(request: Request) -> Response:
 @router.post(
     "/tokenize",
     summary="The tokens of a text or a conversation.",
-    responses=responses(Tokenized(3, 2048, (5, 6, 7)), with_headers=(WARNINGS,), errors=TOKENIZES),
+    responses=responses(
+        Tokenized(3, 2048, (5, 6, 7)), with_headers=REPORT_HEADERS, errors=TOKENIZES
+    ),
     openapi_extra=json_body(
         TokenizeRequest, TokenizeChatRequest, examples=examples.TOKENIZE_REQUESTS
     ),

@@ -24,6 +24,7 @@ from quire.server.generation.input import (
 from quire.server.generation.prompts import check_truncation
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
+CONTINUE = "continue_final_message"
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
 
@@ -42,8 +43,11 @@ def text_input(request: CompletionRequest, no_effect: tuple[str, ...] = ()) -> T
     return TextInput(request.prompt, options, request.suffix, bool(request.echo), no_effect)
 
 
-def chat_input(request: ChatRequest, no_effect: tuple[str, ...] = ()) -> ChatInput:
-    """Return a chat as an input. Raises RequestError."""
+def chat_input(
+    request: ChatRequest, no_effect: tuple[str, ...] = (), ignored: tuple[str, ...] = ()
+) -> ChatInput:
+    """Return a chat as an input; `no_effect` and `ignored` are paths of fields. Raises
+    RequestError."""
     _check_chat(request)
     is_old = bool(request.functions) or request.function_call not in (None, "none")
     if is_old:
@@ -65,7 +69,7 @@ def chat_input(request: ChatRequest, no_effect: tuple[str, ...] = ()) -> ChatInp
         choice=_old_choice(request) if is_old else _choice(request),
         template=TemplateOptions(
             add_generation_prompt=request.add_generation_prompt is not False,
-            continues=bool(request.continue_final_message),
+            continues=_continues(request),
             kwargs=kwargs or {},
             source=request.chat_template,
             documents=tuple(documents or ()),
@@ -76,6 +80,7 @@ def chat_input(request: ChatRequest, no_effect: tuple[str, ...] = ()) -> ChatInp
         include_reasoning=request.include_reasoning is not False,
         old_calls=request.functions is not None or is_old,
         no_effect=no_effect,
+        ignored=ignored,
     )
     _check_whitespace(request, has_tools=enforced_path(chat) is not None)
     return chat
@@ -254,7 +259,7 @@ def _check_chat(request: ChatRequest) -> None:
         )
     if request.max_tokens == 0:
         raise invalid("max_tokens", "must be 1 or more")
-    if request.continue_final_message:
+    if _continues(request):
         _check_continued(request)
     elif request.echo:
         raise RequestError(
@@ -264,25 +269,28 @@ def _check_chat(request: ChatRequest) -> None:
         )
 
 
+def _continues(request: ChatRequest) -> bool:
+    """Return whether the answer goes on with the last message, which may say so itself."""
+    if request.continue_final_message is None:
+        return request.messages[-1].prefix is True
+    return request.continue_final_message
+
+
 def _check_continued(request: ChatRequest) -> None:
     """Check that the answer can go on with the last message. Raises RequestError."""
+    last, where = request.messages[-1], f"messages[{len(request.messages) - 1}]"
+    asked = f"{where}.prefix" if request.continue_final_message is None else CONTINUE
     if request.add_generation_prompt:
         raise RequestError(
-            "'continue_final_message' and 'add_generation_prompt' exclude each other.",
-            param="continue_final_message",
+            f"'{asked}' and 'add_generation_prompt' exclude each other.", param=asked
         )
-    last, index = request.messages[-1], len(request.messages) - 1
     if last.role != "assistant":
-        raise RequestError(
-            "'continue_final_message' needs a last message of the role 'assistant'.",
-            param="continue_final_message",
-        )
+        raise RequestError(f"'{asked}' needs a last message of the role 'assistant'.", param=asked)
     for name in ("tool_calls", "function_call"):
         if getattr(last, name):
-            where = f"messages[{index}].{name}"
+            path = f"{where}.{name}"
             raise RequestError(
-                f"'continue_final_message' goes on with text alone, and '{where}' would be lost.",
-                param=where,
+                f"'{asked}' goes on with text alone, and '{path}' would be lost.", param=path
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from quire.cache.block_hash import TOKEN_CODE
+from quire.server.apis.openai.history_fields import known_history
 from quire.server.apis.openai.translation import chat_input
 from quire.server.apis.prefixes.engine_requests import PrefixBuilder
 from quire.server.apis.prefixes.protocol import (
@@ -15,6 +16,7 @@ from quire.server.apis.prefixes.protocol import (
     PrefixTextRequest,
 )
 from quire.server.apis.protocol.parse import validate
+from quire.server.apis.protocol.unknown_fields import unknown_fields
 from quire.server.errors import RequestError
 from quire.server.generation.checks import check_conversation, check_generates, check_model
 from quire.server.generation.context import Prompt, RequestContext
@@ -68,7 +70,8 @@ def _read_text(fields: Mapping[str, object], context: InputContext) -> Tokenized
 
 
 def _read_chat(fields: Mapping[str, object], context: InputContext) -> TokenizedRequest:
-    request = validate(fields, PrefixChatRequest)
+    unknown = unknown_fields(context)
+    request = validate(known_history(fields, unknown), PrefixChatRequest)
     check_model(request.model, context)
     check_generates(context)
     chat = chat_input(request.as_chat())
@@ -78,7 +81,7 @@ def _read_chat(fields: Mapping[str, object], context: InputContext) -> Tokenized
     warnings = (*unread_kwargs(chat, context), *effort_warnings(chat, context))
     dropped = dict.fromkeys(("tools", "documents", "chat_template", "chat_template_kwargs"))
     kept = request.model_copy(update={"messages": [], **dropped})
-    return _tokenized(kept, prompt, warnings)
+    return replace(_tokenized(kept, prompt, warnings), ignored=unknown.ignored)
 
 
 def _tokenized(

@@ -9,8 +9,8 @@ from quire.engine.config import EngineConfig
 from quire.server.apis.descriptions import (
     ALL_KEYS,
     CREATED_S,
+    REPORT_HEADERS,
     TOKENIZES,
-    WARNINGS,
     Examples,
     json_body,
     parameter,
@@ -64,7 +64,7 @@ router = APIRouter(tags=["Prefixes"], route_class=BareRoute)
 @router.post(
     PREFIXES,
     summary="Pin a prefix: its cached blocks are never evicted.",
-    responses=responses(_EXAMPLE, with_headers=(WARNINGS,), errors=(*TOKENIZES, CONFLICT)),
+    responses=responses(_EXAMPLE, with_headers=REPORT_HEADERS, errors=(*TOKENIZES, CONFLICT)),
     openapi_extra=json_body(PrefixTextRequest, PrefixChatRequest, examples=_REQUESTS),
 )
 async def create(request: Request) -> Response:

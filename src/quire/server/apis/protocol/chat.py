@@ -24,6 +24,7 @@ from quire.server.apis.protocol.tools import (
     ToolChoice,
     Tools,
 )
+from quire.server.apis.protocol.unknown_fields import NOTHING
 from quire.server.generation.input import Part, TextPart
 from quire.server.models.input_context import MAX_LOGPROBS
 
@@ -33,6 +34,9 @@ MAX_PARTS = 4096
 MAX_TEMPLATE_KWARGS = 64
 MAX_TEMPLATE_CHARS = 2**16
 MAX_DOCUMENTS = 1024
+
+PART_TEXTS = {"text": "text", "refusal": "refusal"}
+"""Types of parts that are text, and the field of each that holds it."""
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -51,16 +55,18 @@ def _read_content(given: object) -> tuple[Part, ...]:
 def _read_part(part: object, where: str) -> Part:
     if not isinstance(part, dict):
         raise _content_error("must be an object", where)
-    if part.get("type") != "text":
+    kind = part.get("type")
+    field = PART_TEXTS.get(kind) if isinstance(kind, str) else None
+    if field is None:
         raise _content_error(
             "must be 'text'; Quire does not support other content yet", f"{where}.type"
         )
-    text = part.get("text")
+    text = part.get(field)
     if not isinstance(text, str):
-        raise _content_error("must be a string", f"{where}.text")
-    unknown = next((key for key in part if key not in ("type", "text")), None)
+        raise _content_error("must be a string", f"{where}.{field}")
+    unknown = next((key for key in part if key not in ("type", field)), None)
     if unknown is not None:
-        raise _content_error("is not a field of a text part", f"{where}.{unknown}")
+        raise _content_error(f"is not a field of a {kind} part", f"{where}.{unknown}")
     return TextPart(text)
 
 
@@ -86,21 +92,32 @@ _CONTENT_SCHEMA = {
 }
 
 
-_RESPONSE_FIELDS = frozenset(("annotations", "audio", "refusal"))
-"""Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
 _CALL_FIELDS = ("function_call", "tool_calls")
+REASONING_LISTS = ("reasoning_details", "thinking_blocks")
+"""Fields in which other servers send reasoning as a list of parts."""
+_REASONING_TEXTS = ("text", "summary", "thinking")
+"""Fields of such parts that hold text; others are encrypted."""
 _UNSAID_FIELDS = (*_CALL_FIELDS, "reasoning", "reasoning_content")
 """Fields beside which an assistant may have said nothing: calls, and reasoning that was cut."""
-_OPTIONAL_FIELDS = (*_UNSAID_FIELDS, "name", "tool_call_id")
+_OPTIONAL_FIELDS = (*_UNSAID_FIELDS, "name", "refusal", "tool_call_id")
 """Fields that clients leave empty where they have nothing to say."""
-_NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
-def _describe_response_fields(schema: JsonDict) -> None:
+def _describe_reasoning_lists(schema: JsonDict) -> None:
     fields = schema["properties"]
     assert isinstance(fields, dict)
-    for name in sorted(_RESPONSE_FIELDS):
-        fields[name] = {"enum": [None, "", [], {}], "description": "Taken if it is empty."}
+    for name in REASONING_LISTS:
+        fields[name] = {
+            "type": ["array", "null"],
+            "description": "The reasoning in parts, without `reasoning_content`.",
+        }
+
+
+def _reasoning_of(parts: object) -> str | None:
+    """Return the text of reasoning that is a list of parts, None where it has none."""
+    given = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    fields = (part.get(name) for part in given for name in _REASONING_TEXTS)
+    return "\n".join(text for text in fields if isinstance(text, str) and text) or None
 
 
 # With `Part` in place of `Any` the document would list a schema that nothing refers to.
@@ -110,11 +127,12 @@ Content: TypeAlias = Annotated[
 
 
 class Message(StrictModel):
-    """One turn of the conversation. What an assistant said may be null, or left out beside its
-    calls or its reasoning. `reasoning` is another name of `reasoning_content`; `function_call` and
-    the role `function` are those of older clients, for `tool_calls` and `tool`."""
+    """One turn of the conversation. An assistant's content may be null, or left out beside its
+    calls or its reasoning; a `refusal` stands for it. `reasoning` is another name of
+    `reasoning_content`; `function_call` and the role `function` are those of older clients, for
+    `tool_calls` and `tool`. An answer goes on with a last message that has `prefix`."""
 
-    model_config = ConfigDict(json_schema_extra=_describe_response_fields)
+    model_config = ConfigDict(json_schema_extra=_describe_reasoning_lists)
 
     role: Role
     content: Content
@@ -124,23 +142,31 @@ class Message(StrictModel):
     tool_call_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
+    prefix: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_empty(cls, given: object) -> object:
+    def _fill_in(cls, given: object) -> object:
+        """Return the fields without those that are empty, the content and the reasoning where they
+        belong."""
         if not isinstance(given, dict):
             return given
-        nonempty = [key for key in given if key in _RESPONSE_FIELDS and given[key] not in _NOTHING]
-        if nonempty:
-            where = {"where": f".{nonempty[0]}"}
-            raise PydanticCustomError("unsupported", "is not supported yet", where)
-        kept = {key: value for key, value in given.items() if key not in _RESPONSE_FIELDS}
-        for name in _OPTIONAL_FIELDS:
-            if name in kept and kept[name] in _NOTHING:
-                del kept[name]
-        unsaid = None if any(name in kept for name in _UNSAID_FIELDS) else ""
-        if kept.get("role") == "assistant" and kept.get("content", unsaid) is None:
-            kept["content"] = ""
+        kept = {
+            name: value
+            for name, value in given.items()
+            if not (name in REASONING_LISTS or (name in _OPTIONAL_FIELDS and value in NOTHING))
+        }
+        if "reasoning_content" not in kept and "reasoning" not in kept:
+            found = (_reasoning_of(given.get(name)) for name in REASONING_LISTS)
+            reasoning = next((text for text in found if text is not None), None)
+            kept |= {} if reasoning is None else {"reasoning_content": reasoning}
+        if kept.get("role") == "assistant":
+            unsaid = None if any(name in kept for name in _UNSAID_FIELDS) else ""
+            if kept.get("content") in (None, []) and isinstance(kept.get("refusal"), str):
+                kept["content"] = kept["refusal"]
+            elif kept.get("content", unsaid) is None:
+                kept["content"] = ""
         return kept
 
 

@@ -1,7 +1,7 @@
 """Parses the bytes of a body into a request model, or raises a RequestError that names the
 field."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -24,12 +24,20 @@ class ParsedBody(NamedTuple):
 
 
 def parse_request(
-    body: bytes, model: type[RequestModel], endpoint: str
+    body: bytes,
+    model: type[RequestModel],
+    endpoint: str,
+    *,
+    prepare: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
 ) -> tuple[RequestModel, tuple[str, ...]]:
-    """Return the request, and the fields that were accepted without effect. Raises RequestError."""
+    """Return the request, and the fields that were accepted without effect. Raises RequestError.
+
+    prepare: changes the fields before they are checked.
+    """
     capabilities = capabilities_of(endpoint, model)
     fields, no_effect = _sift(parse_object(body), capabilities)
-    return validate(fields, model, capabilities), no_effect
+    prepared = fields if prepare is None else prepare(fields)
+    return validate(prepared, model, capabilities), no_effect
 
 
 def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> ParsedBody:

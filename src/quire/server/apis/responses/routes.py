@@ -126,8 +126,7 @@ async def _in_background(generation: GenerationStream, keeper: ResponseKeeper) -
             code="response_store_full",
             status=TOO_MANY,
         )
-    warnings = "; ".join(generation.context.warnings).encode("ascii", "replace").decode()
-    headers = {"x-quire-warnings": warnings} if warnings else None
+    headers = generation.context.report_headers
     return Response(msgspec.json.encode(run.body()), headers=headers, media_type=JSON)
 
 

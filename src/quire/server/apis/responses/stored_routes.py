@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.apis.descriptions import WARNINGS, parameter, responses
+from quire.server.apis.descriptions import parameter, responses
 from quire.server.apis.protocol.parse import unsupported
 from quire.server.apis.responses import examples
 from quire.server.apis.responses.lookup import input_item_id
@@ -22,6 +22,7 @@ from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.endpoints import RESPONSES
 from quire.server.http.json_responses import JSON, json_response
 from quire.server.http.query import flag_of, is_newest_first, limit_of, page_of, query_of
+from quire.server.http.report_headers import WARNINGS, report_headers
 from quire.server.tenancy.tenants import arrival_of
 
 MAX_INLINE_BYTES = 4 * 1024 * 1024
@@ -178,7 +179,7 @@ def _included(request: Request) -> Mapping[str, str]:
             known = " or ".join(get_args(Included))
             shown = each[:MAX_SHOWN_CHARS]
             raise RequestError(f"'include' is {shown!r}, must be {known}.", param="include")
-    return {"x-quire-warnings": "accepted without effect: include"} if given else {}
+    return report_headers(("accepted without effect: include",) if given else (), ())
 
 
 async def _told(response: StoredResponse, headers: Mapping[str, str]) -> Response:

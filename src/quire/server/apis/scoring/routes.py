@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.apis.descriptions import TOKENIZES, WARNINGS, json_body, responses
+from quire.server.apis.descriptions import TOKENIZES, json_body, responses
 from quire.server.apis.openai.response import GenerationResponse
 from quire.server.apis.routing import BareRoute, service_of
 from quire.server.apis.scoring import examples
@@ -15,6 +15,7 @@ from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.generation.parsed_input import InputParser
 from quire.server.http.endpoints import RERANK_PATHS, SCORE_PATHS
+from quire.server.http.report_headers import WARNINGS
 
 router = APIRouter(tags=["Rerankers"], route_class=BareRoute)
 
