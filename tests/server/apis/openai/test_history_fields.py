@@ -235,3 +235,9 @@ def test_an_answer_goes_on_with_a_message_that_is_a_prefix(served: Served) -> No
 def test_only_the_assistants_message_can_be_a_prefix(served: Served) -> None:
     error = error_of(served.chat(messages=[{"role": "user", "content": "x", "prefix": True}]))
     assert error["param"] == "messages[0].prefix"
+
+
+@pytest.mark.parametrize("kind", [{}, [], None, 1, "image_url"], ids=repr)
+def test_a_part_of_another_type_is_refused_by_its_type(served: Served, kind: object) -> None:
+    message = {"role": "user", "content": [{"type": kind, "refusal": "", "foo": 1}]}
+    assert error_of(served.chat(messages=[message]))["param"] == "messages[0].content[0].type"

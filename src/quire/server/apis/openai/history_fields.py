@@ -102,7 +102,8 @@ class _HistoryReader:
 
     def _part(self, given: object, where: str) -> object:
         # Parts of another type are refused by the type, whatever else they hold.
-        if not isinstance(given, dict) or given.get("type") not in PART_TEXTS:
+        kind = given.get("type") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(kind, str) or kind not in PART_TEXTS:
             return given
         return self._unknown.known(given, _PART, where)
 

@@ -13,7 +13,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from quire.server.apis.protocol.fields import INT64_MAX, StrictModel, at_most
+from quire.server.apis.protocol.fields import INT64_MAX, HistoryModel, allow_more, at_most
 from quire.server.apis.protocol.structured import StructuredFields
 from quire.server.apis.protocol.tools import (
     MAX_ID_CHARS,
@@ -80,10 +80,14 @@ _CONTENT_SCHEMA = {
         {
             "type": "array",
             "items": {
-                "type": "object",
-                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                "required": ["type", "text"],
-                "additionalProperties": False,
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "properties": {"type": {"const": kind}, field: {"type": "string"}},
+                        "required": ["type", field],
+                    }
+                    for kind, field in PART_TEXTS.items()
+                ]
             },
             "maxItems": MAX_PARTS,
         },
@@ -104,6 +108,7 @@ _OPTIONAL_FIELDS = (*_UNSAID_FIELDS, "name", "refusal", "tool_call_id")
 
 
 def _describe_reasoning_lists(schema: JsonDict) -> None:
+    allow_more(schema)
     fields = schema["properties"]
     assert isinstance(fields, dict)
     for name in REASONING_LISTS:
@@ -126,7 +131,7 @@ Content: TypeAlias = Annotated[
 ]
 
 
-class Message(StrictModel):
+class Message(HistoryModel):
     """One turn of the conversation. An assistant's content may be null, or left out beside its
     calls or its reasoning; a `refusal` stands for it. `reasoning` is another name of
     `reasoning_content`; `function_call` and the role `function` are those of older clients, for

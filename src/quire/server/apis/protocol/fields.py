@@ -10,6 +10,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from quire.server.generation.input import TruncationSide
@@ -59,6 +60,18 @@ class StrictModel(BaseModel):
             if unknown is not None:
                 raise PydanticCustomError("unknown_field", "is unknown", {"name": str(unknown)})
         return given
+
+
+def allow_more(schema: JsonDict) -> None:
+    """Let the schema of an object allow fields that it does not name."""
+    schema.pop("additionalProperties", None)
+
+
+class HistoryModel(StrictModel):
+    """A part of a history. Fields that it does not know are left out before it is checked, or
+    refused, as the server is configured; the document allows them."""
+
+    model_config = ConfigDict(json_schema_extra=allow_more)
 
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0, le=INT64_MAX)]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.apis.protocol.fields import StrictModel, at_most
+from quire.server.apis.protocol.fields import HistoryModel, at_most
 from quire.server.generation.input import InputTool, ToolMode
 
 MAX_TOOLS = 512
@@ -20,7 +20,7 @@ MAX_ID_CHARS = 256
 ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
-class Function(StrictModel):
+class Function(HistoryModel):
     """A function that the model may call. `parameters` is the JSON schema of its arguments, an
     object; where `strict`, calls are held to it."""
 
@@ -30,7 +30,7 @@ class Function(StrictModel):
     strict: bool | None = None
 
 
-class Tool(StrictModel):
+class Tool(HistoryModel):
     """A tool; functions are the only kind."""
 
     type: Literal["function"]
@@ -200,7 +200,7 @@ def read_arguments(given: object) -> dict[str, object] | str:
     return value if isinstance(value, dict) else given
 
 
-class CalledFunction(StrictModel):
+class CalledFunction(HistoryModel):
     """The function of a call, with its arguments."""
 
     name: ToolName
@@ -209,7 +209,7 @@ class CalledFunction(StrictModel):
     ]
 
 
-class ToolCall(StrictModel):
+class ToolCall(HistoryModel):
     """A call that an assistant made. `index` is that of streams, and `status` that of a call which
     broke off: some clients send them back."""
 
