@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionConfig
 from quire.engines.ray.config import ReplicaRouting
@@ -12,6 +13,9 @@ BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire."""
 
 AFTER_SHUTDOWN_S = 30.0
+
+MAX_NAME_CHARS = 1024
+"""Longer names of models match no alias."""
 
 AUTO, NO_PARSER = "auto", "none"
 """A parser has a name, or is the one whose marks the chat template has, or is none."""
@@ -97,6 +101,18 @@ class HttpLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelAlias:
+    """Names of models that clients ask for and that are not served: those which `pattern` matches,
+    a shell pattern, are taken for `name`, which is served."""
+
+    pattern: str
+    name: str
+
+    def matches(self, asked: str) -> bool:
+        return len(asked) <= MAX_NAME_CHARS and fnmatchcase(asked, self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModelConfig:
     """The configuration of one model of a server: its engine, and how its text is read and written.
 
@@ -129,6 +145,7 @@ class ServedModelConfig:
 class ServerConfig:
     """The configuration of one server, with those of its models.
 
+    model_aliases: names that are taken for one which is served; the first that matches counts.
     api_keys: empty means that everyone may call.
     admin_key: the key that the routes of administration then ask for; None leaves them to all who
         may call.
@@ -145,6 +162,7 @@ class ServerConfig:
     """
 
     models: tuple[ServedModelConfig, ...]
+    model_aliases: tuple[ModelAlias, ...] = ()
     api_keys: tuple[ApiKey, ...] = field(default=(), repr=False)
     admin_key: str | None = field(default=None, repr=False)
     tenant_secret: str | None = field(default=None, repr=False)
@@ -182,6 +200,13 @@ class ServerConfig:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     http: HttpLimits = HttpLimits()
+
+    def served_name(self, asked: str) -> str | None:
+        """Return the served name that a client means by the name which it asks for, None where it
+        means none."""
+        if any(asked in each.served_model_names for each in self.models):
+            return asked
+        return next((each.name for each in self.model_aliases if each.matches(asked)), None)
 
     @property
     def scheme(self) -> str:

@@ -64,7 +64,7 @@ def rendered(
     render: Callable[..., str] = partial(
         template.render, add_generation_prompt=True, continue_final_message=False, extra={}
     )
-    return render_with_tools(chat_input(request), render)
+    return render_with_tools(chat_input(request), render).text
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -184,6 +184,10 @@ def model_list(given: str) -> tuple[str, ...]:
     return (text(given),)
 
 
+def alias_list(given: str) -> tuple[str, ...]:
+    return _parts(given)
+
+
 def key_list(given: str) -> tuple[str, ...]:
     return _parts(given)
 

@@ -20,6 +20,7 @@ from quire.scheduler.policy import PolicyName
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
     MAX_ENGINES,
+    alias_list,
     boolean,
     byte_count,
     count,
@@ -72,6 +73,15 @@ OPTIONS: tuple[Option, ...] = (
         "Name of the model in requests; repeat the flag (commas in the variable) for several. "
         "Answers have the name of the request, or the first name.",
         shown="MODEL",
+    ),
+    Option(
+        "model-alias",
+        RESOLVED,
+        alias_list,
+        "`PATTERN=NAME`: requests for a name that is not served and that the shell pattern "
+        "matches, as `claude-*`, are for NAME, which their answers carry. Repeat the flag (commas "
+        "in the variable) for several; the first that matches counts.",
+        shown="none",
     ),
     Option("revision", MODEL, text, "Branch, tag or commit of the model on the hub."),
     Option("trust-remote-code", MODEL, boolean, "Run Python code of the checkpoint."),

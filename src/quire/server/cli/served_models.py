@@ -1,7 +1,7 @@
 """Builds the configurations of the models of a server, from flags or from a file of models."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,13 @@ from quire.server.cli.memory_shares import with_shares
 from quire.server.cli.models_file import OF_MODEL, read_models_file
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.options import OPTIONS
-from quire.server.config import BUNDLED, BUNDLED_MODEL_NAME, InvalidOption, ServedModelConfig
+from quire.server.config import (
+    BUNDLED,
+    BUNDLED_MODEL_NAME,
+    InvalidOption,
+    ModelAlias,
+    ServedModelConfig,
+)
 
 MEMORY_SIZES = frozenset(
     (
@@ -120,6 +126,33 @@ def _check_names(models: list[_Model]) -> None:
                     else f"{model.place}: the name {name!r} is given twice"
                 )
             places[name] = model.place
+
+
+def model_aliases(
+    values: Mapping[str, OptionValue], models: Sequence[ServedModelConfig]
+) -> tuple[ModelAlias, ...]:
+    """Return the aliases of the options that were given, whose models are `models`. Raises
+    InvalidOption."""
+    served = [name for model in models for name in model.served_model_names]
+    aliases: list[ModelAlias] = []
+    for given in _strings(values, "model_alias"):
+        pattern, equals, name = (part.strip() for part in given.partition("="))
+        if not (pattern and equals and name):
+            raise InvalidOption(
+                f"--model-alias: expected PATTERN=NAME, such as claude-*={served[0]}, got {given!r}"
+            )
+        if name not in served:
+            raise InvalidOption(
+                f"--model-alias: {given!r} is for {name!r}, which is not served; this server has "
+                f"{', '.join(served)}"
+            )
+        if pattern in served:
+            raise InvalidOption(
+                f"--model-alias: {pattern!r} is the name of a model that is served, which requests "
+                "for it are for"
+            )
+        aliases.append(ModelAlias(pattern, name))
+    return tuple(aliases)
 
 
 def _config(model: _Model) -> ServedModelConfig:

@@ -10,6 +10,7 @@ import msgspec
 from quire.server.cli.config_table import shown_default
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import (
+    alias_list,
     boolean,
     host_list,
     key_list,
@@ -19,12 +20,12 @@ from quire.server.cli.option_values import (
     text,
 )
 from quire.server.cli.options import OPTIONS
-from quire.server.cli.served_models import section_of, served_models
+from quire.server.cli.served_models import model_aliases, section_of, served_models
 from quire.server.config import CertReqs, InvalidOption, ServerConfig
 from quire.server.suggestion import closest
 from quire.server.tenancy.api_keys import read_api_keys
 
-PLAIN_LISTS = (key_list, name_list, model_list)
+PLAIN_LISTS = (alias_list, key_list, name_list, model_list)
 """Parsers of lists whose elements may hold a comma where they are given as flags."""
 SERVING = (ConfigSection.SERVER, ConfigSection.SERVED_MODEL, ConfigSection.RESOLVED)
 WITHOUT_HTTP = frozenset(
@@ -160,7 +161,12 @@ def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
     api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
     server = section_of(values, ConfigSection.SERVER)
     models = served_models(values)
-    config = msgspec.convert({**server, "models": models, "api_keys": api_keys}, ServerConfig)
+    resolved = {
+        "models": models,
+        "model_aliases": model_aliases(values, models),
+        "api_keys": api_keys,
+    }
+    config = msgspec.convert({**server, **resolved}, ServerConfig)
     _check(config)
     return config
 

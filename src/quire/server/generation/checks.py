@@ -58,8 +58,8 @@ def check_conversation(chat: ChatInput, context: InputContext) -> None:
 
 def check_model(name: str | None, context: InputContext) -> None:
     """Raise RequestError for a model that is not served."""
-    if name is not None and name not in context.limits.model_names:
-        raise model_not_found(name, context.limits.model_names)
+    if context.limits.served_name(name) is None:
+        raise model_not_found(name or "", context.limits.model_names)
 
 
 def model_not_found(name: str, model_names: tuple[str, ...]) -> RequestError:

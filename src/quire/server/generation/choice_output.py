@@ -141,7 +141,12 @@ class ChoiceOutput:
         if delta.finish is None:
             return OutputDelta(text, delta.token_ids, tuple(logprobs))
         text += self._parse(self._stops.flush(), 0)
-        return OutputDelta(text, delta.token_ids, tuple(logprobs), _ending(delta.finish))
+        ending = _ending(delta.finish, self._stop_of(delta))
+        return OutputDelta(text, delta.token_ids, tuple(logprobs), ending)
+
+    def _stop_of(self, delta: Delta) -> str | None:
+        """Return the stop string that the last token is, if it is one."""
+        return self._options.stop_tokens.get(delta.token_ids[-1]) if delta.token_ids else None
 
     def _parse(self, text: str, num_tokens: int) -> str:
         if self._parsed is not None:
@@ -152,7 +157,8 @@ class ChoiceOutput:
         shown = finish is None or finish.reason not in _STOPS or self._options.include_stop
         # A special token within arguments is a part of them: of a file that the call writes, say.
         in_call = self._parsed is not None and self._parsed.in_call
-        text = self._detokenizer.feed(token_id, shows_all=in_call) if shown else ""
+        shows_all = in_call or token_id in self._options.stop_tokens
+        text = self._detokenizer.feed(token_id, shows_all=shows_all) if shown else ""
         if finish is not None:
             text += self._detokenizer.flush()
         self._num_chars += len(text)
@@ -210,14 +216,15 @@ class ChoiceOutput:
         return text
 
 
-def _ending(finish: Finish) -> Ending:
+def _ending(finish: Finish, stop: str | None) -> Ending:
+    """Return why an output ended whose last token is the stop string `stop`, if it is one."""
     if finish.reason in _LENGTHS:
         return Ending("length")
     if finish.reason is Reason.ABORTED:  # by the client, or by another with its key
         return Ending("abort")
     if finish.reason in _STOPS:
-        is_token = finish.reason is Reason.STOP_TOKEN
-        return Ending("stop", finish.number if is_token else None)
+        number = finish.number if finish.reason is Reason.STOP_TOKEN else None
+        return Ending("stop", number if stop is None else stop)
     raise RequestError(
         f"The request was ended by the engine: {finish.reason}.",
         code="engine_error",

@@ -3,7 +3,8 @@
 It holds the requests that go to the engine, and how their tokens become text and an answer.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
@@ -17,6 +18,7 @@ class TextOptions:
     """Options of how the tokens of a request's outputs become text.
 
     stop: strings that end an output; `include_stop` keeps the one that ended it in the text.
+    stop_tokens: those of them that are special tokens, by the ids at which the engine ends.
     min_tokens: stop strings count only after so many tokens.
     echo: the prompt's text comes before the output; with `drop_output` nothing follows it, and with
         `scores_echo` it has log probabilities.
@@ -33,6 +35,7 @@ class TextOptions:
     """
 
     stop: tuple[str, ...] = ()
+    stop_tokens: Mapping[int, str] = field(default_factory=dict)
     include_stop: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
@@ -63,13 +66,15 @@ class Delivery:
 class Prompt(NamedTuple):
     """A prompt in tokens. `field` is the path of the field that the client wrote it in, `text` the
     text that the client wrote, or None where it wrote token ids. `num_cut` tokens were cut off. Of
-    a pair of texts the tokens from `second_text` on are of the second type, if there is one."""
+    a pair of texts the tokens from `second_text` on are of the second type, if there is one. The
+    first `num_cacheable` tokens are those that the client wants in the prefix cache."""
 
     token_ids: tuple[int, ...]
     field: str
     text: str | None = None
     num_cut: int = 0
     second_text: int | None = None
+    num_cacheable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class RequestContext:
     time_limit_s: seconds from the arrival until the whole output must be there.
     warnings: sentences that the client gets in a header.
     ignored: paths of what was left out of the request, for a header too.
+    is_cut: outputs may have fewer tokens than the client allows, since the context ends before.
     """
 
     id: str
@@ -97,6 +103,7 @@ class RequestContext:
     delivery: Delivery
     time_limit_s: float | None = None
     warnings: tuple[str, ...] = ()
+    is_cut: bool = False
     ignored: tuple[str, ...] = ()
 
     @property

@@ -219,12 +219,14 @@ def num_output_tokens(prompt: Prompt, options: OutputOptions, facts: EngineFacts
         return _default_tokens(num_prompt, available, options, facts)
     # The engine samples at least one token: an output of none is one that is thrown away.
     requested = max(options.max_tokens, 1)
+    if options.cuts_max_tokens:
+        return min(requested, _num_that_fit(num_prompt, available, facts))
     if requested > available:
         raise ContextTooLong(
             f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
             f"output is asked to have up to {requested}: {requested - available} too many.",
             param=options.path("max_tokens"),
-            lengths=ContextLengths(most, num_prompt, requested),
+            lengths=ContextLengths(most, num_prompt),
         )
     return requested
 
@@ -235,4 +237,9 @@ def _default_tokens(
     """Return the default, or all that the context and the KV memory hold of one request."""
     if options.default_max_tokens is not None:
         return min(options.default_max_tokens, available)
+    return _num_that_fit(num_prompt, available, facts)
+
+
+def _num_that_fit(num_prompt: int, available: int, facts: EngineFacts) -> int:
+    """Return the output tokens that the context and the KV memory hold beside a prompt."""
     return max(min(available, facts.memory.max_model_len_fits - num_prompt), 1)

@@ -31,6 +31,8 @@ class OutputOptions:
     num_generated: outputs of each prompt, of which the `num_returned` best are returned.
     default_max_tokens: the length of an output without `max_tokens`; None: the end of the context.
     num_logprobs: the alternatives that each token of an output gets; None: no log probabilities.
+    cuts_max_tokens: an output may have fewer than `max_tokens` where the context ends before; else
+        that is an error.
     truncate_prompt_tokens: the most tokens of a prompt, -1 for as many as fit; None: no cut.
     grammar: the source of the grammar that outputs must be of.
     paths: the client's paths of fields that it has under another name or at another place.
@@ -45,6 +47,7 @@ class OutputOptions:
     num_generated: int = 1
     max_tokens: int | None = None
     default_max_tokens: int | None = None
+    cuts_max_tokens: bool = False
     min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -265,6 +268,8 @@ class ChatInput:
     effort: how far the model is to reason; `thinking_token_budget` limits the tokens of that, and
         without `include_reasoning` it is not sent.
     old_calls: a call is sent as `function_call`, which older clients read.
+    num_cached: the messages at the beginning that the client wants in the prefix cache, with the
+        tools; None where it does not say.
     keeps_order: the answer tells in which order the parts of the output came.
     no_effect: paths of fields that were accepted and change nothing.
     ignored: paths of what was left out, since Quire does not know it.
@@ -280,6 +285,7 @@ class ChatInput:
     thinking_token_budget: int | None = None
     include_reasoning: bool = True
     old_calls: bool = False
+    num_cached: int | None = None
     keeps_order: bool = False
     no_effect: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()

@@ -70,6 +70,12 @@ class InputProcessor(NamedTuple):
         keeps_output = text.logprobs and _is_answered_whole(options, text)
         sends_prompts = text.prompt_logprobs is not None
         check_num_logprobs(requests, keeps_output=keeps_output, sends_prompts=sends_prompts)
+        num_most = min(request.stopping.max_tokens for request in requests)
+        is_cut = options.cuts_max_tokens and num_most < (options.max_tokens or 0)
+        warnings = tokenized.warnings + grammar.warnings
+        if is_cut:
+            field = options.path("max_tokens")
+            warnings += (f"{field} is {options.max_tokens}, and the context has {num_most} left",)
         return RequestContext(
             id=answer_id,
             arrival=self.arrival,
@@ -82,7 +88,8 @@ class InputProcessor(NamedTuple):
             text_options=text,
             delivery=Delivery(options.stream, options.include_usage, options.continuous_usage),
             time_limit_s=_time_limit_s(options.deadline_ms),
-            warnings=tokenized.warnings + grammar.warnings + self._doubled_bos(prompts),
+            warnings=warnings + self._doubled_bos(prompts),
+            is_cut=is_cut,
             ignored=tokenized.ignored + grammar.loosened,
         )
 

@@ -67,12 +67,14 @@ class RequestIntake:
     ) -> RequestContext:
         """Return what the engine is asked for a tokenised request, whose id begins with
         `id_prefix`. Raises RequestError."""
-        model = tokenized.request.model or serving.model.name
+        asked = tokenized.request.model
+        model = serving.input.limits.served_name(asked) or serving.model.name
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
         context = processor.process(tokenized, id_prefix)
         self.admit_prompt(request, context.num_prompt_tokens, context.prompts[0].field)
         if context.ignored:
             serving.model.metrics.on_ignored(context.ignored)
+        serving.model.note_once(tokenized.notices)
         if tokenized.grammar is not None:
             serving.model.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context

@@ -54,6 +54,7 @@ class TokenizedRequest:
     bad_words: sequences of tokens that no output holds.
     asked: whatever an API keeps of a request for its answer.
     pooled: builds the engine requests of a request that ends with its prompts.
+    notices: sentences for the server's log, which each model writes once.
     """
 
     request: OutputOptions | PromptRequest
@@ -67,6 +68,7 @@ class TokenizedRequest:
     asked: object = None
     pooled: PooledBuilder | None = None
     ignored: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

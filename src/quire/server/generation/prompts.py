@@ -2,7 +2,9 @@
 `truncate_prompt_tokens` cuts them where the client asks for it, and nothing else does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from os.path import commonprefix
 from typing import NamedTuple
 
 from quire.engine.grammar.token_bytes import TokenizerKind
@@ -15,9 +17,11 @@ from quire.server.generation.input import (
     Input,
     OutputOptions,
     TextInput,
+    TextPart,
     TruncationSide,
 )
 from quire.server.generation.reasoning_options import template_kwargs
+from quire.server.generation.system_turns import RenderedTurns, render_turns
 from quire.server.generation.text_tools import render_with_tools
 from quire.server.models.input_context import InputContext
 from quire.server.text.bounded_work import bounded_work
@@ -28,6 +32,8 @@ MAX_SHOWN_CHARS = 200
 MIN_COUNTED_CHARS = 2**20
 """Texts up to this length are counted by `/tokenize`, and cut where a client asks for that, though
 they cannot fit the context."""
+OTHER_TEXT = "QUIRE_SAYS_SOMETHING_ELSE"
+"""Text that no conversation has."""
 WHAT_FITS = -1
 """Asks for as many tokens as the context holds beside the output."""
 
@@ -215,7 +221,7 @@ def with_own_template(chat: ChatInput, context: InputContext) -> InputContext:
     return context._replace(tokenizer=tokenizer)
 
 
-def render_chat(chat: ChatInput, context: InputContext) -> str:
+def render_chat(chat: ChatInput, context: InputContext) -> RenderedTurns:
     """Return a conversation as the template writes it. Raises RequestError."""
     template, options = context.tokenizer.template, chat.template
     if template is None:
@@ -239,9 +245,9 @@ def render_chat(chat: ChatInput, context: InputContext) -> str:
     try:
         if form is not None and form.in_text:
             return render_with_tools(chat, render)
-        return render(
+        return render_turns(
             [message.as_template_message() for message in chat.messages],
-            tools=[tool.as_template_tool() for tool in chat.offered_tools],
+            partial(render, tools=[tool.as_template_tool() for tool in chat.offered_tools]),
         )
     except TemplateRefused as error:
         is_own = options.source is not None
@@ -251,6 +257,33 @@ def render_chat(chat: ChatInput, context: InputContext) -> str:
             param="chat_template" if is_own else chat.path("messages"),
             code="invalid_messages",
         ) from None
+
+
+def with_cacheable(prompt: Prompt, text: str, chat: ChatInput, context: InputContext) -> Prompt:
+    """Return a prompt, which was made of `text`, with the tokens of its full blocks up to the last
+    message that the client wants in the prefix cache. Raises RequestError."""
+    if chat.num_cached is None or not context.limits.keeps_prefixes:
+        return prompt
+    num_tokens, block_size = len(prompt.token_ids), context.facts.block_size
+    if chat.num_cached < len(chat.messages):
+        common = commonprefix((text, _text_until(chat.num_cached, chat, context)))
+        rest = text[len(common) :]
+        if len(rest) < len(common):
+            num_tokens -= len(context.tokenizer.encode(rest, add_special_tokens=False))
+        else:
+            num_tokens = len(context.tokenizer.encode(common, add_special_tokens=False))
+    return prompt._replace(num_cacheable=num_tokens // block_size * block_size)
+
+
+def _text_until(num_messages: int, chat: ChatInput, context: InputContext) -> str:
+    """Return what the template writes of a conversation that is another after some messages,
+    nothing where it refuses that."""
+    first, (message, *_) = chat.messages[:num_messages], chat.messages[num_messages:]
+    other = replace(message, parts=(TextPart(OTHER_TEXT),), reasoning=None)
+    try:
+        return render_chat(replace(chat, messages=(*first, other)), context).text
+    except RequestError:
+        return ""
 
 
 def unread_kwargs(chat: ChatInput, context: InputContext) -> tuple[str, ...]:

@@ -96,8 +96,11 @@ class Service:
         return tuple(name for each in self.models for name in each.config.served_model_names)
 
     def find_model(self, name: str) -> ServedModel | None:
-        """Return the model that is served under this name, or None."""
-        return next((each for each in self.models if name in each.config.served_model_names), None)
+        """Return the model that a name or an alias is for, or None."""
+        served = self.config.served_name(name)
+        return next(
+            (each for each in self.models if served in each.config.served_model_names), None
+        )
 
     async def start(self) -> None:
         """Start the models; return when each that is loaded at the start is there or has failed.
@@ -129,7 +132,7 @@ class Service:
             raise ShuttingDown
 
     def model_named(self, name: str | None) -> ServedModel:
-        """Return the model that is served under a name; without one, the only model. Raises
+        """Return the model that a name or an alias is for; without one, the only model. Raises
         RequestError."""
         if name is None:
             if len(self.models) > 1:

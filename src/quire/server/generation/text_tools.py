@@ -1,16 +1,21 @@
 """Tools, calls and results as text of messages, for chat templates without a place for them: the
 format of calls is then `generic`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from quire.server.generation.input import ChatInput, InputMessage, InputTool, InputToolCall
+from quire.server.generation.system_turns import (
+    GAP,
+    Render,
+    RenderedTurns,
+    SystemPlace,
+    render_turns,
+)
 from quire.server.parsers.markup import to_json
 from quire.server.text.chat_template import ChatMessage, TemplateRefused
 
-Render: TypeAlias = Callable[[Sequence[ChatMessage]], str]
-_GAP = "\n\n"
 _BEFORE_TOOLS = "You can call these functions, each described by a JSON schema:"
 _AFTER_TOOLS = """\
 To call functions, answer with a JSON list of calls and nothing else. A call has the "name" of a \
@@ -27,29 +32,38 @@ class _Turn(NamedTuple):
     is_rewritten: bool
 
 
-def render_with_tools(chat: ChatInput, render: Render) -> str:
+def render_with_tools(chat: ChatInput, render: Render) -> RenderedTurns:
     """Return a conversation as the template writes it by `render`, its tools described in the
     system's message, or where the template does not show that, in the first of the user. Raises
     TemplateRefused."""
     messages = _as_text(chat.messages)
     if not chat.offered_tools:
-        return render(messages)
+        return render_turns(messages, render)
     description = _describe(chat.offered_tools)
     refusal = TemplateRefused("the template does not show the description of the tools")
     for role in ("system", "user"):
+        described = _with_description(messages, role, description)
         try:
-            text = render(_with_description(messages, role, description))
+            rendered = _rendered(chat, described, render)
         except TemplateRefused as error:
             refusal = error
             continue
-        if description in text:
-            return text
+        if description in rendered.text:
+            return rendered
     raise refusal
+
+
+def _rendered(chat: ChatInput, described: Sequence[ChatMessage], render: Render) -> RenderedTurns:
+    """Return a conversation as the template writes it. A message of the system that is the
+    description alone has no other place than its own. Raises TemplateRefused."""
+    if any(each.role == "system" for each in chat.messages):
+        return render_turns(described, render)
+    return RenderedTurns(render(described), SystemPlace.AS_GIVEN)
 
 
 def _describe(tools: Sequence[InputTool]) -> str:
     shown = (to_json(tool.as_template_tool()["function"]) for tool in tools)
-    return _GAP.join((_BEFORE_TOOLS, "\n".join(shown), _AFTER_TOOLS))
+    return GAP.join((_BEFORE_TOOLS, "\n".join(shown), _AFTER_TOOLS))
 
 
 def _with_description(
@@ -61,7 +75,7 @@ def _with_description(
     if first is None or (role == "system" and first > 0):
         return [{"role": role, "content": description}, *messages]
     texts = [str(messages[first]["content"]), description]
-    content = _GAP.join(texts if role == "system" else reversed(texts))
+    content = GAP.join(texts if role == "system" else reversed(texts))
     return [*messages[:first], {**messages[first], "content": content}, *messages[first + 1 :]]
 
 
@@ -76,7 +90,7 @@ def _as_text(messages: Sequence[InputMessage]) -> list[ChatMessage]:
             made.append(turn)
             continue
         texts = (str(each.message["content"]) for each in (last, turn))
-        content = _GAP.join(text for text in texts if text)
+        content = GAP.join(text for text in texts if text)
         made[-1] = _Turn(turn.role, {**last.message, "content": content}, True)
     return [turn.message for turn in made]
 
@@ -97,7 +111,7 @@ def _results(messages: Sequence[InputMessage], called: Mapping[str, tuple[int, s
     """Return the results of calls in the order of these, since their text has no ids."""
     results = sorted((called[str(each.tool_call_id)], each.text) for each in messages)
     texts = (f"Result of {name}:\n{content}" for (_, name), content in results)
-    return _Turn("user", {"role": "user", "content": _GAP.join(texts)}, True)
+    return _Turn("user", {"role": "user", "content": GAP.join(texts)}, True)
 
 
 def _turn(message: InputMessage) -> _Turn:
@@ -107,7 +121,7 @@ def _turn(message: InputMessage) -> _Turn:
         return _Turn(role, shown, False)
     del shown["tool_calls"]
     texts = (message.text, to_json([_written(call) for call in message.tool_calls]))
-    return _Turn(role, {**shown, "content": _GAP.join(text for text in texts if text)}, True)
+    return _Turn(role, {**shown, "content": GAP.join(text for text in texts if text)}, True)
 
 
 def _written(call: InputToolCall) -> dict[str, object]:

@@ -14,6 +14,7 @@ from quire.server.generation.prompts import (
     text_prompts,
     truncation_warnings,
     unread_kwargs,
+    with_cacheable,
     with_own_template,
 )
 from quire.server.generation.reasoning_options import effort_warnings, thinking_budget
@@ -26,6 +27,10 @@ def tokenized(given: Input, context: InputContext) -> TokenizedRequest:
     """Return the request that an input asks for. Raises RequestError."""
     if isinstance(given, ChatInput):
         context = with_own_template(given, context)
+    stops = _stop_tokens(given.options, context)
+    if stops:
+        stop_token_ids = (*given.options.stop_token_ids, *stops)
+        given = replace(given, options=replace(given.options, stop_token_ids=stop_token_ids))
     check(given, context)
     return _chat(given, context) if isinstance(given, ChatInput) else _text(given, context)
 
@@ -41,7 +46,7 @@ def _text(given: TextInput, context: InputContext) -> TokenizedRequest:
         prompts,
         no_effect_warnings(given.no_effect) + truncation_warnings(prompts),
         replace(
-            _text_options(options),
+            _text_options(options, context),
             echo=given.echo,
             scores_echo=given.echo and options.num_logprobs is not None,
             drop_output=options.drops_output,
@@ -58,8 +63,8 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         *unread_kwargs(given, context),
         *effort_warnings(given, context),
     )
-    text = render_chat(given, context)
-    prompt = chat_prompt(text, given, context)
+    text, place = render_chat(given, context)
+    prompt = with_cacheable(chat_prompt(text, given, context), text, given, context)
     parsing = parser_options(given, text, context)
     grammar = output_grammar(given, parsing, text, context)
     budget = thinking_budget(given, parsing, context)
@@ -68,7 +73,7 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         (prompt,),
         warnings + truncation_warnings((prompt,)),
         replace(
-            _text_options(options),
+            _text_options(options, context),
             echo=given.echo,
             parsing=parsing,
             include_reasoning=given.include_reasoning,
@@ -80,12 +85,23 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         budget,
         bad_words=bad_word_tokens(options, grammar, context),
         ignored=given.ignored,
+        notices=(str(place),) if place else (),
     )
 
 
-def _text_options(options: OutputOptions) -> TextOptions:
+def _stop_tokens(options: OutputOptions, context: InputContext) -> dict[int, str]:
+    """Return the ids of special tokens that are stop strings: of such a token no text may be made
+    in which the string could be found. At an end of the sequence the output ends by itself."""
+    special_tokens, facts = context.tokenizer.special_tokens, context.facts
+    ids = {special_tokens[stop]: stop for stop in options.stop if stop in special_tokens}
+    ends = () if options.ignore_eos else facts.eos_token_ids
+    return {each: ids[each] for each in ids if each < facts.vocab_size and each not in ends}
+
+
+def _text_options(options: OutputOptions, context: InputContext) -> TextOptions:
     return TextOptions(
         stop=options.stop,
+        stop_tokens=_stop_tokens(options, context),
         include_stop=options.include_stop_str_in_output,
         min_tokens=options.min_tokens,
         skip_special_tokens=options.skip_special_tokens,
@@ -100,9 +116,8 @@ def chat_tokens(chat: ChatInput, context: InputContext) -> tuple[int, ...]:
     """Return the tokens of a conversation, which may be somewhat too long for the context. Raises
     RequestError."""
     check_conversation(chat, context)
-    text = render_chat(chat, context)
     return encode_any(
-        text,
+        render_chat(chat, context).text,
         chat.path("messages"),
         context,
         add_special_tokens=bool(chat.options.add_special_tokens),

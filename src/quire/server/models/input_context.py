@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from quire.engine.messages import EngineFacts
+from quire.server.config import ModelAlias
 from quire.server.models.sampling_defaults import SamplingDefaults
 from quire.server.parsers.formats import ReasoningFormat, ToolFormat
 from quire.server.text.tokenizer import TextTokenizer
@@ -21,9 +22,10 @@ class InputLimits(NamedTuple):
     """Limits that a request is checked against while it is parsed. They can be pickled.
 
     max_outputs: how many requests the engine holds at most, running and waiting.
-    model_names: the names that clients may ask for.
+    model_names: the names that clients may ask for; `model_aliases` stand for some of them.
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
     trusts_chat_template: whether a request may bring a chat template of its own.
+    keeps_prefixes: whether the engine has a prefix cache.
     disables_whitespace: whether JSON has no white space where a request does not say.
     refuses_unknown_fields: whether a field of a message, a tool or a call that is not known is an
         error; else it is left out and reported.
@@ -41,6 +43,17 @@ class InputLimits(NamedTuple):
     trusts_chat_template: bool = False
     disables_whitespace: bool = False
     refuses_unknown_fields: bool = False
+    model_aliases: tuple[ModelAlias, ...] = ()
+    keeps_prefixes: bool = True
+
+    def served_name(self, asked: str | None) -> str | None:
+        """Return the name of the model for a request that asks for `asked`, the first where it asks
+        for none; None where it asks for another model."""
+        if asked is None:
+            return self.model_names[0]
+        if asked in self.model_names:
+            return asked
+        return next((each.name for each in self.model_aliases if each.matches(asked)), None)
 
 
 class InputContext(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -135,6 +136,7 @@ class ServedModel:
         self._sources = sources
         self.output_formats = OutputFormats(None, None)
         self._is_stuck_logged = False
+        self._noted: set[str] = set()
         self.lifecycle = Lifecycle(
             Actions(self._load, self._unload),
             unload_after_s=config.unload_after_s,
@@ -234,6 +236,13 @@ class ServedModel:
         self.live.on_engine_gone()
         self.engine = self._open_engine()
 
+    def note_once(self, sentences: Iterable[str]) -> None:
+        """Log sentences on what the model takes otherwise than clients give it, each once."""
+        for sentence in sentences:
+            if sentence not in self._noted:
+                self._noted.add(sentence)
+                logger.warning("%s: %s", self.name, sentence)
+
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache. What is pinned is computed again. Raises EngineDown."""
         self.engine.order(ResetPrefixCache())
@@ -263,6 +272,12 @@ class ServedModel:
             trusts_chat_template=self._server.trust_request_chat_template,
             disables_whitespace=self.config.disable_any_whitespace,
             refuses_unknown_fields=self._server.unknown_fields is UnknownFieldPolicy.REFUSE,
+            model_aliases=tuple(
+                each
+                for each in self._server.model_aliases
+                if each.name in self.config.served_model_names
+            ),
+            keeps_prefixes=self.config.engine.memory.enable_prefix_caching,
         )
         return ServingState(
             self,

@@ -40,7 +40,8 @@ def rendered(read: TokenizedRequest, context: InputContext) -> Rendered:
         )
         for prompt in read.prompts
     )
-    model = options.model or context.limits.model_names[0]
+    model = context.limits.served_name(options.model)
+    assert model is not None, "the model was checked"
     return Rendered(model, context.facts.max_model_len, shown, _sampling(options, context))
 
 

@@ -77,7 +77,7 @@ def _read_chat(fields: Mapping[str, object], context: InputContext) -> Tokenized
     chat = chat_input(request.as_chat())
     context = with_own_template(chat, context)
     check_conversation(chat, context)
-    prompt = chat_prompt(render_chat(chat, context), chat, context)
+    prompt = chat_prompt(render_chat(chat, context).text, chat, context)
     warnings = (*unread_kwargs(chat, context), *effort_warnings(chat, context))
     dropped = dict.fromkeys(("tools", "documents", "chat_template", "chat_template_kwargs"))
     kept = request.model_copy(update={"messages": [], **dropped})

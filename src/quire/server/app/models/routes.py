@@ -116,8 +116,9 @@ async def flight_record(request: Request) -> Response:
     openapi_extra={"parameters": [_NAME]},
 )
 async def model(request: Request) -> Response:
-    service, name = service_of(request), str(request.path_params["name"])
-    return json_response(_card(service, name, service.model_named(name)))
+    service, asked = service_of(request), str(request.path_params["name"])
+    model = service.model_named(asked)
+    return json_response(_card(service, service.config.served_name(asked) or asked, model))
 
 
 def _administered(request: Request) -> tuple[str, ServedModel]:
@@ -126,11 +127,11 @@ def _administered(request: Request) -> tuple[str, ServedModel]:
     service = service_of(request)
     service.tenants.check_admin(arrival_of(request).tenant)
     service.check_open()
-    name = str(request.path_params["name"])
-    model = service.model_named(name)
+    asked = str(request.path_params["name"])
+    model = service.model_named(asked)
     if model.is_starting:
         model.check_is_loaded()
-    return name, model
+    return service.config.served_name(asked) or asked, model
 
 
 def _card(service: Service, name: str, model: ServedModel) -> ModelCard:
