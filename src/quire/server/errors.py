@@ -42,12 +42,10 @@ class RequestError(Exception):
 
 
 class ContextLengths(NamedTuple):
-    """The tokens of the context, of the prompt, at least so many where it `is_least`, and those
-    that the output is asked to have, where these are too many."""
+    """The tokens of the context, and of the prompt, at least so many where it `is_least`."""
 
     most: int
     prompt: int
-    output: int | None = None
     is_least: bool = False
 
 

@@ -16,7 +16,7 @@ FILLED_OTHERWISE = {
     ConfigSection.SERVED_MODEL: {
         *("engine", "served_model_names", "load", "unload_after_s", "default_temperature")
     },
-    ConfigSection.SERVER: {"models", "api_keys", "http", "is_socket_inherited"},
+    ConfigSection.SERVER: {"models", "model_aliases", "api_keys", "http", "is_socket_inherited"},
 }
 """Fields without an option of their section: they are filled from other options or variables, or
 from what is known of the default model."""

@@ -107,7 +107,6 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 10**6}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": "Hello"}, "messages"),
         ({"messages": [3]}, "messages[0]"),
@@ -115,17 +114,12 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [turn("user")]}, "messages[0].content"),
-        ({"messages": [ASKED | {"name": "x"}]}, "messages[0].name"),
         (
             {"messages": [turn("user", text("x"), {"type": "image", "source": {}})]},
             "messages[0].content[1].type",
         ),
-        ({"messages": [turn("user", {"type": "document"})]}, "messages[0].content[0].type"),
+        ({"messages": [turn("user", {"type": "document"})]}, "messages[0].content[0].source"),
         ({"messages": [turn("user", {"type": "text"})]}, "messages[0].content[0].text"),
-        (
-            {"messages": [turn("user", text("x") | {"citations": [{}]})]},
-            "messages[0].content[0].citations",
-        ),
         (
             {"messages": [turn("user", text("x") | {"cache_control": {"type": "y"}})]},
             "messages[0].content[0].cache_control.type",
@@ -147,7 +141,11 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
         ({"messages": [ASKED | {"content": "word " * 5000}]}, "messages"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"system": 3}, "system"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "crystal_ball_20250305", "name": "x"}]}, "tools[0].type"),
+        ({"tools": [{"type": 3, "name": "x"}]}, "tools[0].type"),
+        ({"tools": [TOOL | {"defer_loading": 1}]}, "tools[0].defer_loading"),
+        ({"tools": [TOOL | {"allowed_callers": "direct"}]}, "tools[0].allowed_callers"),
+        ({"tools": [TOOL | {"cache_control": {}}]}, "tools[0].cache_control.type"),
         ({"tools": [{"name": "find"}]}, "tools[0].input_schema"),
         ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
@@ -160,8 +158,6 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
             {"output_config": {"format": FORM | {"schema": UNENFORCED}}},
             "output_config.format.schema.properties.a.uniqueItems",
         ),
-        ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
-        ({"tools": [TOOL | {"parameters": {}}]}, "tools[0].parameters"),
         ({"tool_choice": {"type": "auto"}}, "tool_choice"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
@@ -181,8 +177,8 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
         ({"container": "x"}, "container"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         (
-            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
-            "context_management",
+            {"context_management": {"edits": [{"type": "burn_everything"}]}},
+            "context_management.edits[0].type",
         ),
         ({"max_completion_tokens": 3}, "max_completion_tokens"),
     ],
@@ -206,7 +202,6 @@ def test_a_fault_is_named_as_the_client_wrote_it(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"max_tokens": 300}, "exceed context limit: {} + 300 > 256"),
         ({"messages": [ASKED] * 100}, "prompt is too long: "),
         ({"messages": [ASKED | {"content": "x" * 100_000}]}, "prompt is too long: at least "),
     ],
@@ -215,9 +210,8 @@ def test_what_is_too_long_is_said_in_the_words_that_agents_look_for(
     served: Served, fields: dict[str, object], said: str
 ) -> None:
     asked = {"messages": [ASKED], "max_tokens": 4, **fields}
-    count = served.client.post(COUNT, json={"messages": [ASKED]}).json()["input_tokens"]
     error = served.client.post(MESSAGES, json=asked).json()["error"]
-    assert said.format(count) in error["message"]
+    assert said in error["message"]
     assert "256" in error["message"]
     assert error["details"]["error_code"] == "context_length_exceeded"
 

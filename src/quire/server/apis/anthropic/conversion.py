@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+from quire.server.apis.anthropic.edits import check_edits
 from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
-from quire.server.apis.anthropic.tools import tool_choice, tools
+from quire.server.apis.anthropic.tools import OfferedTools, tool_choice, tools
 from quire.server.apis.anthropic.turns import TurnConverter
 from quire.server.apis.protocol.parse import error_at, invalid, missing
 from quire.server.apis.protocol.structured import read_json_schema
+from quire.server.apis.protocol.unknown_fields import UnknownFields
 from quire.server.errors import RequestError
 from quire.server.generation.input import (
     ChatInput,
@@ -44,25 +46,43 @@ class ReasoningRequest(NamedTuple):
 
 
 def chat_input(
-    request: CountTokensRequest, no_effect: tuple[str, ...], model: ModelReasoning
+    request: CountTokensRequest,
+    no_effect: tuple[str, ...],
+    model: ModelReasoning,
+    unknown: UnknownFields,
 ) -> ChatInput:
-    """Return the request as an input. Raises RequestError."""
-    conversation = _conversation(request)
-    messages, offered = conversation.messages(), tools(request.tools or [])
-    reasoning = _reasoning(request, model)
+    """Return the request as an input, whose unknown fields `unknown` gathers. Raises
+    RequestError."""
+    offered, conversation = tools(request.tools or [], unknown), _conversation(request, unknown)
+    messages, reasoning = conversation.messages(), _reasoning(request, model)
+    check_edits(request.context_management, unknown)
     unread = (*reasoning.no_effect, *offered.no_effect, *conversation.no_effect)
     return ChatInput(
         messages=messages,
         options=_options(request),
         tools=offered.tools,
-        choice=tool_choice(request.tool_choice),
+        choice=tool_choice(request.tool_choice, offered),
         template=TemplateOptions(continues=_continues(messages), kwargs=reasoning.kwargs),
         effort=reasoning.effort,
         thinking_token_budget=reasoning.budget,
         include_reasoning=reasoning.is_sent,
         keeps_order=True,
+        num_cached=_num_cached(request, conversation, offered),
         no_effect=(*no_effect, *_named(unread)),
+        ignored=unknown.ignored,
     )
+
+
+def _num_cached(
+    request: CountTokensRequest, conversation: TurnConverter, offered: OfferedTools
+) -> int | None:
+    """Return the messages up to the last `cache_control`, 0 where only tools have one, and None
+    where nothing has one. One of the whole request stands at its end."""
+    if request.cache_control is not None:
+        return len(conversation.messages())
+    if conversation.num_cached is None and offered.has_breakpoint:
+        return 0
+    return conversation.num_cached
 
 
 def _options(request: CountTokensRequest) -> OutputOptions:
@@ -80,6 +100,7 @@ def _options(request: CountTokensRequest) -> OutputOptions:
         stream=bool(request.stream),
         return_progress=bool(request.stream),
         max_tokens=request.max_tokens,
+        cuts_max_tokens=True,
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
@@ -101,8 +122,8 @@ def _named(paths: Sequence[str]) -> tuple[str, ...]:
     return (*paths[:MAX_NAMED], *((f"{num_more} more",) if num_more > 0 else ()))
 
 
-def _conversation(request: CountTokensRequest) -> TurnConverter:
-    conversation = TurnConverter()
+def _conversation(request: CountTokensRequest, unknown: UnknownFields) -> TurnConverter:
+    conversation = TurnConverter(unknown)
     if request.system:
         conversation.add_system(request.system, "system")
     for index, turn in enumerate(request.messages):

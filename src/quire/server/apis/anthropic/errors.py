@@ -71,11 +71,6 @@ def _message(error: RequestError) -> str:
     look for, and ask for less."""
     if not isinstance(error, ContextTooLong):
         return error.message
-    most, prompt, output, is_least = error.lengths
-    if output is not None:
-        return (
-            f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {most}, "
-            "decrease input length or `max_tokens` and try again"
-        )
+    most, prompt, is_least = error.lengths
     least = "at least " if is_least else ""
     return f"prompt is too long: {least}{prompt} tokens > {most} maximum"

@@ -64,6 +64,7 @@ StopSequences: TypeAlias = Annotated[
     Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
     at_most(MAX_STOP_STRINGS),
 ]
+MAX_EDITS = 32
 OutputEffort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 
@@ -100,6 +101,12 @@ class OutputConfig(StrictModel):
     format: dict[str, JsonValue] | None = None
 
 
+class ContextManagement(StrictModel):
+    """Edits of the conversation that a server is to make before the model reads it."""
+
+    edits: Annotated[list[dict[str, JsonValue]], at_most(MAX_EDITS)] | None = None
+
+
 class CountTokensRequest(StrictModel):
     """The body of a request for the number of tokens that a conversation has."""
 
@@ -112,6 +119,7 @@ class CountTokensRequest(StrictModel):
     output_config: OutputConfig | None = None
     output_format: dict[str, JsonValue] | None = None
     cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
 
 
 class MessagesRequest(CountTokensRequest):

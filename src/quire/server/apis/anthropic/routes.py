@@ -1,7 +1,5 @@
 """Routes of Anthropic's API: messages, and how many tokens one would have."""
 
-from dataclasses import replace
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,13 +23,11 @@ from quire.server.apis.routing import BareRoute, service_of
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.intake import RequestIntake
 from quire.server.http.endpoints import COUNT_TOKENS, MESSAGES
-from quire.server.http.report_headers import WARNINGS
 
-MAX_SHOWN_CHARS = 200
 _BETAS = parameter(
     "anthropic-beta",
     "header",
-    "Betas of Anthropic's API; Quire acts on none, and X-Quire-Warnings names them.",
+    "Betas of Anthropic's API; what of them Quire has it does without.",
     "interleaved-thinking-2025-05-14",
 )
 
@@ -54,7 +50,6 @@ router = APIRouter(tags=["Anthropic"], route_class=BareRoute)
 async def message(request: Request) -> Response:
     service = service_of(request)
     context, serving = await RequestIntake(service).context(request, parse_message, "msg")
-    context = replace(context, warnings=context.warnings + _beta_warnings(request))
     generation = GenerationStream(context, service, serving)
     return GenerationResponse(generation, MessageWriter(generation), service)
 
@@ -71,17 +66,4 @@ async def message(request: Request) -> Response:
     },
 )
 async def token_count(request: Request) -> Response:
-    response = await RequestIntake(service_of(request)).answer(request, count_tokens)
-    told = response.headers.get(WARNINGS)
-    warnings = (*([told] if told else ()), *_beta_warnings(request))
-    if warnings:
-        response.headers[WARNINGS] = "; ".join(warnings)
-    return response
-
-
-def _beta_warnings(request: Request) -> tuple[str, ...]:
-    """Return a warning where the client asks for betas of Anthropic's API: what of them Quire does
-    it does without, and it is not known what others would change."""
-    betas = ", ".join(request.headers.getlist("anthropic-beta"))[:MAX_SHOWN_CHARS]
-    shown = betas.encode("ascii", "replace").decode()
-    return (f"accepted without effect: anthropic-beta {shown}",) if betas else ()
+    return await RequestIntake(service_of(request)).answer(request, count_tokens)

@@ -37,8 +37,10 @@ class OutputTokensDetails(msgspec.Struct, frozen=True):
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
-    """`input_tokens` are those of the prompt that were not found in the prefix cache.
-    `output_tokens_details` is left out where outputs are not parsed for reasoning."""
+    """The tokens of the prompt are those found in the prefix cache (`cache_read_input_tokens`),
+    those up to the last `cache_control` that are in it now (`cache_creation_input_tokens`), and all
+    others (`input_tokens`). `output_tokens_details` is left out where outputs are not parsed for
+    reasoning."""
 
     input_tokens: int
     output_tokens: int

@@ -20,7 +20,7 @@ from quire.server.apis.anthropic.wire import (
 from quire.server.errors import RequestError
 from quire.server.generation.generation_stream import GenerationStream
 from quire.server.generation.output_delta import Ending, OutputDelta
-from quire.server.generation.usage import CompletionTokensDetails, Usage
+from quire.server.generation.usage import CompletionTokensDetails
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
@@ -62,13 +62,13 @@ class MessageWriter:
         if self._has_begun:
             return []
         self._has_begun = True
-        usage = MessageUsage(self._context.num_prompt_tokens - num_cached, 0, num_cached)
+        usage = self._prompt_usage(num_cached)
         return [
             MessageStart(MessageBody(self._context.id, self._context.model, (), None, None, usage))
         ]
 
     def closing(self) -> bytes:
-        ending, usage = _message_ending(self._ending), _usage(self._generation.usage())
+        ending, usage = self._message_ending(self._ending), self._usage()
         return events_of(
             [*self._begin(0), *self._blocks.end(), MessageDelta(ending, usage), MessageStop()]
         )
@@ -78,35 +78,44 @@ class MessageWriter:
 
     def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
         (output,) = outputs
-        ending = _message_ending(output.ending)
+        ending = self._message_ending(output.ending)
         message = MessageBody(
             self._context.id,
             self._context.model,
             joined_blocks(parts_of(output, self._context.text_options)),
             ending.stop_reason,
             ending.stop_sequence,
-            _usage(self._generation.usage()),
+            self._usage(),
         )
         return msgspec.json.encode(message)
 
+    def _message_ending(self, ending: Ending | None) -> MessageEnding:
+        """Return why a message ended: one that was cancelled with `abort`, for which Anthropic has
+        no word. One with a call that broke off ended its turn, and wants no tool to be used."""
+        if ending is None:
+            return MessageEnding(None, None)
+        if isinstance(ending.stop_reason, str):
+            return MessageEnding("stop_sequence", ending.stop_reason)
+        if ending.finish_reason == "stop" and ending.num_whole and not ending.num_broken:
+            return MessageEnding("tool_use", None)
+        if ending.finish_reason == "length" and self._context.is_cut:
+            return MessageEnding("model_context_window_exceeded", None)
+        return MessageEnding(_STOP_REASONS.get(ending.finish_reason, ending.finish_reason), None)
 
-def _message_ending(ending: Ending | None) -> MessageEnding:
-    """Return why a message ended: one that was cancelled with `abort`, for which Anthropic has no
-    word. One with a call that broke off ended its turn, and wants no tool to be used."""
-    if ending is None:
-        return MessageEnding(None, None)
-    if isinstance(ending.stop_reason, str):
-        return MessageEnding("stop_sequence", ending.stop_reason)
-    if ending.finish_reason == "stop" and ending.num_whole and not ending.num_broken:
-        return MessageEnding("tool_use", None)
-    return MessageEnding(_STOP_REASONS.get(ending.finish_reason, ending.finish_reason), None)
+    def _prompt_usage(self, num_cached: int) -> MessageUsage:
+        """Return how many tokens of the prompt the cache had, and how many of those that it had not
+        are in it now since the client has asked for that."""
+        (prompt,) = self._context.prompts
+        num_created = max(prompt.num_cacheable - num_cached, 0)
+        num_others = len(prompt.token_ids) - num_cached - num_created
+        return MessageUsage(num_others, 0, num_cached, num_created)
 
-
-def _usage(usage: Usage) -> MessageUsage:
-    details = usage.completion_tokens_details
-    num_cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
-    made = MessageUsage(usage.prompt_tokens - num_cached, usage.completion_tokens, num_cached)
-    if not isinstance(details, CompletionTokensDetails):
-        return made
-    thinking = OutputTokensDetails(details.reasoning_tokens)
-    return msgspec.structs.replace(made, output_tokens_details=thinking)
+    def _usage(self) -> MessageUsage:
+        usage = self._generation.usage()
+        details, cached = usage.completion_tokens_details, usage.prompt_tokens_details
+        made = self._prompt_usage(cached.cached_tokens if cached else 0)
+        made = msgspec.structs.replace(made, output_tokens=usage.completion_tokens)
+        if not isinstance(details, CompletionTokensDetails):
+            return made
+        thinking = OutputTokensDetails(details.reasoning_tokens)
+        return msgspec.structs.replace(made, output_tokens_details=thinking)

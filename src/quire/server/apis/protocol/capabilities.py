@@ -66,9 +66,6 @@ def _unsupported(
     )
 
 
-_KEEP_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
-"""The edit that changes nothing: all reasoning of a conversation is kept."""
-
 CAPABILITIES: tuple[Capability, ...] = (
     *_no_effect(BOTH, "request_id", "user"),
     *_no_effect(
@@ -142,13 +139,12 @@ CAPABILITIES: tuple[Capability, ...] = (
         prompt=(),
         truncation=("disabled",),
     ),
-    *_no_effect((MESSAGES,), "diagnostics", "metadata", "service_tier"),
+    *_no_effect((MESSAGES, COUNT_TOKENS), "diagnostics", "metadata", "service_tier"),
     *_unsupported(
         (MESSAGES, COUNT_TOKENS),
         billing_policy=(),
         compaction=(),
-        container=(),
-        context_management=({}, {"edits": []}, {"edits": [_KEEP_THINKING]}),
+        container=("", {}),
         fallback_credit_token=(),
         fallbacks=([],),
         inference_geo=(),
