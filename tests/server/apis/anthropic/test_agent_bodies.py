@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.server.apis.anthropic.turns import BILLING
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
 from tests.server.apis.anthropic.test_messages import (
@@ -72,7 +73,7 @@ def agent_body() -> dict[str, object]:
         "model": "test-model",
         "max_tokens": 32000,
         "stream": True,
-        "system": [text("x-header: 1"), text("You are an agent.") | CACHED],
+        "system": [text(f"{BILLING} cc_version=1.a;"), text("You are an agent.") | CACHED],
         "messages": [turn("user", reminder, text("Find it.")), told, answer, answered],
         "tools": [tool, TOOL | {"name": "later", "defer_loading": True}],
         "metadata": {"user_id": '{"device_id": "x"}'},
@@ -97,13 +98,24 @@ def test_a_turn_of_an_agent_is_taken(roomy_server: Served, tokenizer: TextTokeni
     assert IGNORED not in reply.headers
     assert "beta" not in reply.headers["x-quire-warnings"]
     shown = prompt_text(served, tokenizer)
-    for said in ("x-header: 1\nYou are an agent.", "The day is Monday.", "These agents are there"):
+    assert "cc_version" not in shown and "system[0]" in reply.headers["x-quire-warnings"]
+    for said in ("You are an agent.", "The day is Monday.", "These agents are there"):
         assert said in shown
     assert shown.index("I look.") < shown.index("And then?")
     counted = {"model", "system", "messages", "tools", "thinking", "metadata"}
     fields = {name: value for name, value in agent_body().items() if name in counted}
     count = served.client.post(f"{COUNT}?beta=true", json=fields, headers=headers)
     assert count.json() == {"input_tokens": len(served.engine.submitted[-1].prompt_token_ids)}
+
+
+def test_the_version_of_a_client_divides_no_prefix(served: Served) -> None:
+    prompts = set()
+    for version in ("2.1.197.84c", "2.1.197.685", "3"):
+        header = text(f"{BILLING} cc_version={version}; cc_entrypoint=cli;")
+        post(served, system=[header, text("Be brief.")])
+        prompts.add(served.engine.submitted[-1].prompt_token_ids)
+    post(served, system="Be brief.")
+    assert prompts == {served.engine.submitted[-1].prompt_token_ids}
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -25,6 +25,8 @@ _BLOCK_ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """Blocks that turns hold, and whose."""
 _IN_RESULTS = ("text", "document", "search_result", "tool_reference")
+BILLING = "x-anthropic-billing-header:"
+"""Begins a block of the system prompt that is a header of the client."""
 FAILED = "Error: "
 """Begins the result of a tool that failed: templates have no other word for it."""
 
@@ -50,8 +52,19 @@ class TurnConverter:
         }
 
     def add_system(self, content: object, where: str) -> None:
-        """Add the system prompt. Raises RequestError."""
-        self._add_content("system", content, where, where)
+        """Add the system prompt without the version of the client, which Claude Code begins it with
+        and Anthropic keeps from its models: no two conversations would have a beginning in common.
+        Raises RequestError."""
+        if isinstance(content, str):
+            self._add_content("system", content, where, where)
+            return
+        self._where = where
+        for block, kind, path in self._reader.blocks(content, where):
+            if str(block.get("text")).startswith(BILLING):
+                self.no_effect.append(path)
+            else:
+                self._add_block(block, kind, "system", path)
+            self._note_breakpoint()
 
     def add_turn(self, turn: Mapping[str, object], where: str) -> None:
         """Add a turn. Raises RequestError."""
