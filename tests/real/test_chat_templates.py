@@ -1,10 +1,11 @@
 """Chats become the tokens that transformers makes of them, on real tokenizers."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from quire.server.generation.system_turns import SystemPlace, render_turns
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.real.models import real_folder
 from tests.real.texts import conversations
@@ -50,3 +51,31 @@ def test_tokens_of_a_chat_are_those_of_transformers(name: str, system: str | Non
         )
         expected = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         assert list(ours.encode(text, add_special_tokens=False)) == expected
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_messages_of_the_system_are_shown_wherever_they_stand(name: str) -> None:
+    """As the template itself shows them, where it takes them there."""
+    tokenizer, _ = tokenizers(name)
+    template = tokenizer.template
+    assert template is not None
+    render = partial(
+        template.render, add_generation_prompt=True, continue_final_message=False, extra={}
+    )
+    for turns in conversations():
+        chat = messages(turns)
+        for places in ((0,), (0, 0), (0, len(chat)), (0, 1, len(chat) // 2), (len(chat),)):
+            told = chat[:]
+            for number, place in enumerate(places):
+                said = f"Rule number {number} says: answer briefly."
+                told.insert(place + number, {"role": "system", "content": said})
+            made = render_turns(told, render)
+            assert all(each["content"].strip() in made.text for each in told if is_system(each))
+            if made.place is SystemPlace.AS_GIVEN:
+                assert made.text == render(told)
+            else:
+                assert name == "tokenizers/gemma3" and len(places) > 1
+
+
+def is_system(message: dict[str, str]) -> bool:
+    return message["role"] == "system"
