@@ -155,3 +155,5 @@ def test_many_messages_of_the_system_are_no_work_of_their_square() -> None:
     messages = [message("system", f"{number:08}" * 200) for number in range(4000)]
     made = rendered(STRICT, [*messages, message("user", "x")])
     assert made.place is SystemPlace.JOINED
+    made = rendered(STRICT, [message("user", "x"), *messages])
+    assert made.place is SystemPlace.LATER_AS_USER

@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from os.path import commonprefix
 from typing import NamedTuple
 
 from quire.engine.grammar.token_bytes import TokenizerKind
@@ -266,13 +265,24 @@ def with_cacheable(prompt: Prompt, text: str, chat: ChatInput, context: InputCon
         return prompt
     num_tokens, block_size = len(prompt.token_ids), context.facts.block_size
     if chat.num_cached < len(chat.messages):
-        common = commonprefix((text, _text_until(chat.num_cached, chat, context)))
-        rest = text[len(common) :]
-        if len(rest) < len(common):
-            num_tokens -= len(context.tokenizer.encode(rest, add_special_tokens=False))
+        end = _num_common(text, _text_until(chat.num_cached, chat, context))
+        if len(text) - end < end:
+            num_tokens -= len(context.tokenizer.encode(text[end:], add_special_tokens=False))
         else:
-            num_tokens = len(context.tokenizer.encode(common, add_special_tokens=False))
+            num_tokens = len(context.tokenizer.encode(text[:end], add_special_tokens=False))
     return prompt._replace(num_cacheable=num_tokens // block_size * block_size)
+
+
+def _num_common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike, by bisection."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _text_until(num_messages: int, chat: ChatInput, context: InputContext) -> str:

@@ -5,7 +5,9 @@ system at the beginning are one, and later ones are words of the user that say w
 template that has no place for the system at all has the first ones as words of the user too.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
@@ -18,7 +20,8 @@ MIN_COUNTED_CHARS = 16
 """Shorter texts may be words of the template itself: to count them says nothing."""
 MAX_COUNTED = 8
 """Messages of the system whose texts are counted: each is looked for in all of the prompt."""
-_PROBE = "QUIRE_SYSTEM_TURN_{}_{}"
+_PROBE = "QUIRE_SYSTEM_TURN_"
+_PROBES = re.compile(f"{_PROBE}[0-9]+_(?:BEGINS|ENDS)")
 
 
 class SystemPlace(StrEnum):
@@ -105,20 +108,35 @@ def _joined(leading: Sequence[ChatMessage]) -> list[ChatMessage]:
 def _as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return a conversation with the system's messages within the user's beside them, since many
     templates want roles to alternate, or as messages of the user."""
-    made: list[ChatMessage] = []
-    awaits_user = False  # the last message is the system's alone: the user's next is one with it
+    turns: list[_UserTurn] = []
     for message in messages:
         is_system = _is_system(message)
         turn = {"role": "user", "content": _marked(message)} if is_system else message
-        is_joined = bool(made) and made[-1]["role"] == turn["role"] == "user"
-        if not is_joined or not (is_system or awaits_user):
-            made.append(turn)
-            awaits_user = is_system
+        last = turns[-1] if turns else None
+        is_joined = last is not None and last.message["role"] == turn["role"] == "user"
+        if last is None or not is_joined or not (is_system or last.awaits_user):
+            turns.append(_UserTurn(turn, [str(turn["content"])], is_system))
             continue
-        content = GAP.join((str(made[-1]["content"]), str(turn["content"])))
-        made[-1] = {**(made[-1] if is_system else turn), "content": content}
-        awaits_user = awaits_user and is_system
-    return made
+        last.texts.append(str(turn["content"]))
+        if not is_system:
+            last.message, last.awaits_user = turn, False
+    return [turn.joined() for turn in turns]
+
+
+@dataclass(slots=True)
+class _UserTurn:
+    """A turn in the making, with its texts. One that is the system's alone `awaits_user`: the
+    user's next message is one with it."""
+
+    message: ChatMessage
+    texts: list[str]
+    awaits_user: bool
+
+    def joined(self) -> ChatMessage:
+        """Return the turn as one message."""
+        if len(self.texts) == 1:
+            return self.message
+        return {**self.message, "content": GAP.join(self.texts)}
 
 
 def _marked(message: ChatMessage) -> str:
@@ -142,13 +160,12 @@ def _shows_probes(messages: Sequence[ChatMessage], place: SystemPlace, render: R
     """Return whether words around the text of each of the system's messages are shown. Raises
     TemplateRefused."""
     probed: list[ChatMessage] = []
-    probes: list[str] = []
+    probes: set[str] = set()
     for number, message in enumerate(messages):
         if not _is_system(message):
             probed.append(message)
             continue
-        around = [_PROBE.format(number, end) for end in ("BEGINS", "ENDS")]
-        probed.append({**message, "content": f" {message['content']} ".join(around)})
-        probes += around
-    text = render(_arrange(probed, place))
-    return all(probe in text for probe in probes)
+        begins, ends = (f"{_PROBE}{number}_{end}" for end in ("BEGINS", "ENDS"))
+        probed.append({**message, "content": f"{begins} {message['content']} {ends}"})
+        probes |= {begins, ends}
+    return probes <= {*_PROBES.findall(render(_arrange(probed, place)))}

@@ -40,6 +40,8 @@ WORDS = (
     *("cache_control", "citations", "thinking", "signature", "data", "input_schema", "caller"),
     *("tool_use", "tool_result", "user", "assistant", "system", "redacted_thinking", "custom"),
     *("tool_choice", "auto", "any", "tool", "ephemeral", "json_schema", "schema", "image"),
+    *("document", "search_result", "server_tool_use", "tool_reference", "compaction", "source"),
+    *("title", "context", "data", "edits", "clear_thinking_20251015", "keep", "bash_20250124"),
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.sampled_from(WORDS) | st.text(max_size=3)
 VALUES = st.recursive(
@@ -57,12 +59,18 @@ WHOLE_BLOCKS = st.one_of(
     st.builds(lambda said: RESULT | {"content": said}, st.none() | st.text(max_size=3)),
     st.builds(lambda said: {"type": "thinking", "thinking": said}, st.text(max_size=3)),
     st.just({"type": "redacted_thinking", "data": "x"}),
+    st.builds(
+        lambda source: {"type": "document", "source": source},
+        VALUES | st.builds(lambda each: {"type": "content", "content": each}, VALUES),
+    ),
+    st.builds(lambda each: {"type": "search_result", "content": each}, VALUES),
+    st.just({"type": "web_search_tool_result", "content": []}),
 )
 BLOCKS = WHOLE_BLOCKS | st.fixed_dictionaries(
     {"type": st.sampled_from(WORDS)}, optional={word: VALUES for word in WORDS[3:15]}
 )
 CONTENTS = VALUES | st.text() | st.lists(WHOLE_BLOCKS, max_size=4) | st.lists(BLOCKS, max_size=4)
-ROLES = st.sampled_from(["user", "assistant"])
+ROLES = st.sampled_from(["user", "assistant", "system"])
 TURNS = st.fixed_dictionaries({"role": ROLES, "content": CONTENTS})
 FIELDS = {
     "system": CONTENTS,
@@ -71,6 +79,7 @@ FIELDS = {
     "thinking": VALUES | st.just({"type": "adaptive"}),
     "output_config": VALUES | st.just({"effort": "low"}),
     "output_format": st.none() | VALUES,
+    "context_management": VALUES | st.builds(lambda each: {"edits": [each]}, BLOCKS),
 }
 
 
