@@ -15,6 +15,7 @@ from tests.server.apis.anthropic import joined
 HELLO: list[MessageParam] = [{"role": "user", "content": "Who art thou?"}]
 KEY = "key-of-the-tests"
 NUM_STEP_TOKENS = 64
+BLOCK_SIZE = 16
 FIND: ToolParam = {
     "name": "find",
     "description": "Finds a thing.",
@@ -251,7 +252,28 @@ def test_what_a_coding_agent_sends_is_answered(client: anthropic.Anthropic) -> N
     )
     assert raw.parse().content
     warnings = raw.headers["x-quire-warnings"]
-    assert "interleaved-thinking-2025-05-14" in warnings and "metadata" in warnings
+    assert "interleaved-thinking-2025-05-14" not in warnings and "metadata" in warnings
+
+
+def test_what_is_put_into_the_cache_is_found_there(client: anthropic.Anthropic) -> None:
+    """All but the last block at most, whose last token is computed again."""
+    system: list[TextBlockParam] = [
+        {
+            "type": "text",
+            "text": "To be, or not to be, that is the question. " * 12,
+            "cache_control": {"type": "ephemeral"},
+        }
+    ]
+    first, second = (
+        client.messages.create(model=MODEL, max_tokens=1, system=system, messages=HELLO).usage
+        for _ in range(2)
+    )
+    created, read = first.cache_creation_input_tokens, first.cache_read_input_tokens
+    assert created and read is not None
+    found, more = second.cache_read_input_tokens, second.cache_creation_input_tokens
+    assert found is not None and more is not None
+    assert found >= created + read - BLOCK_SIZE
+    assert first.input_tokens + created + read == second.input_tokens + found + more
 
 
 def test_errors_are_the_clients_own(server: ServerProcess, client: anthropic.Anthropic) -> None:
@@ -265,11 +287,13 @@ def test_errors_are_the_clients_own(server: ServerProcess, client: anthropic.Ant
             messages=HELLO,
             max_tokens=1,
             tools=[{"type": "bash_20250124", "name": "bash"}],
+            tool_choice={"type": "tool", "name": "bash"},
         )
     assert wrong.value.type == "invalid_request_error"
-    assert "tools[0].type" in wrong.value.message
+    assert "tool_choice.name" in wrong.value.message
     with pytest.raises(anthropic.BadRequestError) as too_long:
-        client.messages.create(model=MODEL, messages=HELLO, max_tokens=20_000)
+        long: MessageParam = {"role": "user", "content": "To be, or not to be. " * 5000}
+        client.messages.create(model=MODEL, messages=[long], max_tokens=1)
     assert too_long.value.error_code == "context_length_exceeded"
     with pytest.raises(anthropic.GatewayTimeoutError) as late:
         client.messages.create(
