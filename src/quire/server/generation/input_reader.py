@@ -53,8 +53,9 @@ NUM_THREADS = 2
 BYTES_PER_S = 500_000
 """About what a busy core parses: it tells how much sooner a short body is done than a long one."""
 LONGEST_READ_S = 60.0
-IDLE_S = 20.0
-"""After so many seconds without work the worker processes end, and their memory is free."""
+IDLE_S = 300.0
+"""After so many seconds without work the worker processes end, and their memory is free. Turns of an
+agent, whose bodies need one, are minutes apart."""
 END_WITHIN_S = 0.01
 
 
