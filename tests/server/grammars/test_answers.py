@@ -14,7 +14,8 @@ from quire.server.grammars.answers import answer
 from quire.server.grammars.compose import compose
 from quire.server.grammars.source import GrammarKind, GrammarSource
 from tests.profiles import cases
-from tests.server.grammars.matching import EOS, accepts, matcher
+from tests.server.grammars.matching import accepts, matcher
+from tests.server.grammars.sampling import sampled
 
 MAX_TOKENS = 400
 NAMES = st.sampled_from(["a", "b", "ab", "é", 'q"', "\\"])
@@ -82,22 +83,6 @@ def _combined(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 SCHEMAS = st.recursive(
     SIMPLE, lambda inner: _objects(inner) | _arrays(inner) | _combined(inner), max_leaves=6
 )
-
-
-def sampled(grammar: str, random: Random, num_tokens: int) -> tuple[bytes, bool]:
-    """Return what a model of random weights writes that would rather end, and whether it ended."""
-    following, written = matcher(grammar), bytearray()
-    for _ in range(num_tokens):
-        mask = int.from_bytes(following.compute_bitmask(), "little")
-        allowed = [each for each in range(EOS + 1) if mask >> each & 1]
-        assert allowed, bytes(written)
-        ends = [each for each in allowed if each in (EOS, *b'"}]')]
-        token_id = random.choice(ends if ends and random.random() < 0.3 else allowed)
-        assert following.consume_token(token_id)
-        if token_id == EOS:
-            return bytes(written), True
-        written.append(token_id)
-    return bytes(written), False
 
 
 @given(SCHEMAS, st.integers(0, 2**32), st.integers(1, 10) | st.just(MAX_TOKENS), st.booleans())

@@ -29,7 +29,7 @@ def _doubled(depth: int) -> Schema:
     """Each level holds the next one twice."""
     defs: dict[str, object] = {str(depth): {"type": "object"}}
     for level in range(depth):
-        next_one = {"$ref": f"#/$defs/{level + 1}", "minProperties": 0}
+        next_one = {"$ref": f"#/$defs/{level + 1}", "maxProperties": 9}
         defs[str(level)] = {"type": "object", "properties": {"l": next_one, "r": next_one}}
     return {"$ref": "#/$defs/0", "$defs": defs}
 
@@ -86,8 +86,6 @@ def test_a_hard_expression_takes_little_time(expression: str) -> None:
 def test_what_explodes_is_refused() -> None:
     unions = json.dumps(HARD_SCHEMAS["intersections of unions"])
     assert "too large" in str(checked(GrammarKind.JSON, unions))
-    primes = json.dumps(HARD_SCHEMAS["multiples of a prime"])
-    assert "at most 10000" in str(checked(GrammarKind.JSON, primes))
 
 
 def test_a_check_leaves_the_interpreter_to_others() -> None:
@@ -114,7 +112,6 @@ def test_a_check_leaves_the_interpreter_to_others() -> None:
         (GrammarKind.GRAMMAR, "start: start"),
         (GrammarKind.JSON, '{"type": "string", "pattern": "^a", "allOf": [{"pattern": "^b"}]}'),
         (GrammarKind.JSON, '{"type": "strin"}'),
-        (GrammarKind.JSON, '{"$schema": "http://localhost/x"}'),
     ],
 )
 def test_an_error_shows_neither_the_grammar_nor_the_parser(kind: GrammarKind, text: str) -> None:

@@ -284,12 +284,6 @@ def test_tags_may_be_special_tokens(form: ToolFormatName, is_required: bool) -> 
             {"properties": {"x": {"type": "string", "pattern": "a\\"}}},
             "parameters.properties.x.pattern",
         ),
-        (
-            ToolFormatName.pythonic,
-            "f",
-            {"properties": {"x": {"$ref": "#/properties/x"}}},
-            "parameters.properties.x",
-        ),
     ],
 )
 def test_what_a_format_cannot_say_is_refused(

@@ -139,6 +139,7 @@ def _model_rows(model: ServedModel, named: Sequence[str]) -> dict[str, Rows]:
         "structured_requests_total": _labelled(metrics.num_structured),
         "requests_with_ignored_total": _labelled(metrics.num_with_ignored),
         "grammar_failures_total": [((), metrics.num_grammar_failed)],
+        "loosened_outputs_total": _labelled(metrics.num_loosened_outputs),
         "tool_calls_total": _labelled(metrics.num_calls),
         "deadline_exceeded_total": _labelled(metrics.num_late),
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],

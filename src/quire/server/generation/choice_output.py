@@ -12,6 +12,8 @@ from quire.server.errors import SERVER_ERROR, RequestError
 from quire.server.generation.context import Prompt, TextOptions
 from quire.server.generation.output_delta import Ending, LogprobEntry, OutputDelta
 from quire.server.generation.parsed_output import ParsedOutput
+from quire.server.generation.promised_values import PromisedValues
+from quire.server.grammars.validity import ValueCheck
 from quire.server.text.detokenizer import Detokenizer, continues_text
 from quire.server.text.stop_strings import StopStringMatcher, StopStringScan, StopStringTable
 from quire.server.text.tokenizer import TextTokenizer
@@ -65,6 +67,7 @@ class ChoiceOutput:
             shown=frozenset(options.parsing.tags),
         )
         self._parsed = ParsedOutput(options, request.id) if options.parsing.is_needed else None
+        self._promised = PromisedValues(options.promises)
         self._stops = StopStringMatcher(stops)
         self._is_echo_due = options.echo
         self._is_scoring_due = options.prompt_logprobs is not None
@@ -81,6 +84,11 @@ class ChoiceOutput:
     def num_reasoning_tokens(self) -> int | None:
         """The tokens of the reasoning so far, None where it is not told from the content."""
         return None if self._parsed is None else self._parsed.num_reasoning_tokens
+
+    @property
+    def checks(self) -> tuple[ValueCheck, ...]:
+        """The values so far that are to be of schemas, with those."""
+        return () if self._options.drop_output else self._promised.checks()
 
     def begin(self) -> OutputDelta | None:
         """Return what can be sent before the first delta of the engine, None if nothing can."""
@@ -106,6 +114,7 @@ class ChoiceOutput:
         output = self._add_output(delta)
         if self._parsed is not None:
             output = self._parsed.take(output)
+        self._promised.add(output)
         return output._replace(
             text=echo.text + output.text,
             logprobs=echo.logprobs + output.logprobs,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
+from quire.server.grammars.compose import SchemaPromise
 from quire.server.http.report_headers import report_headers
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.tenancy.tenants import IncomingRequest
@@ -32,6 +33,7 @@ class TextOptions:
     prompt_logprobs: how many alternatives each token of the prompt is sent with, None for no log
         probabilities of the prompt.
     names_tokens: tokens beside log probabilities are written as their ids.
+    promises: the schemas that finished outputs are checked against.
     """
 
     stop: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class TextOptions:
     old_calls: bool = False
     names_tool: bool = False
     keeps_order: bool = False
+    promises: tuple[SchemaPromise, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

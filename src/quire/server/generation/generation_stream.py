@@ -76,6 +76,7 @@ class GenerationStream:
         self._lifecycle = serving.model.lifecycle
         self._holds_model = False
         self._throttle = service.work_throttle
+        self._inputs = service.inputs
         self._metrics = serving.model.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
@@ -256,7 +257,8 @@ class GenerationStream:
                     if index in self._stopped:
                         self._await_finish(index, delta)
                     else:
-                        yield IndexedDelta(index, await self._on_delta(index, delta))
+                        output = await self._on_delta(index, delta)
+                        yield IndexedDelta(index, await self._checked(index, output))
         except EngineDown as down:
             raise EngineGone(f"The engine went down: {down}") from None
 
@@ -286,6 +288,16 @@ class GenerationStream:
                 self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
                 output = output._replace(timing=_timing(index, delta.finish))
         return output
+
+    async def _checked(self, index: int, output: OutputDelta) -> OutputDelta:
+        """Return a delta whose ending says whether the output is of the schema, where its grammar
+        did not hold it to all of that."""
+        checks = self._choices[index].checks if output.ending is not None else ()
+        if output.ending is None or not checks:
+            return output
+        validity = await self._inputs.validity(checks, self.context.arrival.tenant.name)
+        self._metrics.num_loosened_outputs[validity] += 1
+        return output._replace(ending=output.ending._replace(validity=validity))
 
     def _check_end(self, reason: Reason) -> None:
         """Raise RequestError for an end that has an error of its own, and count a grammar's."""

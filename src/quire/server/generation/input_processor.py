@@ -3,6 +3,7 @@
 Defaults fill in what the client left out, and checks that need the whole request follow.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from quire.server.generation.context import Delivery, Prompt, RequestContext, TextOptions
@@ -61,8 +62,8 @@ class InputProcessor(NamedTuple):
     def _generated(
         self, options: OutputOptions, tokenized: TokenizedRequest, answer_id: str
     ) -> RequestContext:
-        text, prompts = tokenized.text, tokenized.prompts
-        grammar = tokenized.grammar or ANYTHING
+        prompts, grammar = tokenized.prompts, tokenized.grammar or ANYTHING
+        text = replace(tokenized.text, promises=grammar.promises)
         builder = EngineRequestBuilder(
             options, tokenized, self.serving, self._seed(options), self.arrival.tenant
         )

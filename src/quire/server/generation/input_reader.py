@@ -38,6 +38,7 @@ from quire.server.grammars.check import (
     vocabulary_of,
 )
 from quire.server.grammars.compose import Grammar
+from quire.server.grammars.validity import Validity, ValueCheck, check_values
 from quire.server.http.fair_queue import FairQueue, QueueFull
 from quire.server.models.input_context import InputContext
 from quire.server.text.bounded_work import MAX_CPU_S
@@ -53,6 +54,8 @@ NUM_THREADS = 2
 BYTES_PER_S = 500_000
 """About what a busy core parses: it tells how much sooner a short body is done than a long one."""
 LONGEST_READ_S = 60.0
+LONGEST_CHECK_S = 10.0
+"""An answer waits no longer to be checked."""
 IDLE_S = 300.0
 """After so many seconds without work the worker processes end, and their memory is free. Turns of an
 agent, whose bodies need one, are minutes apart."""
@@ -91,9 +94,10 @@ class InputReader:
             SizeClass("medium", MEDIUM_BYTES, queue(1), in_process=True),
             SizeClass("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
         )
+        self._values = SizeClass("values", 0, queue(1), in_process=True)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
         num_readers = sum(size_class.in_process for size_class in self.size_classes)
-        self._workers = WorkerPool(num_readers + NUM_THREADS)
+        self._workers = WorkerPool(num_readers + NUM_THREADS + 1)
         self._readings: set[asyncio.Task[object]] = set()
 
     async def prompts(
@@ -125,6 +129,17 @@ class InputReader:
         else:
             await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
         return self._clock() - began_s
+
+    async def validity(self, checks: tuple[ValueCheck, ...], tenant: str) -> Validity:
+        """Return whether values are of their schemas, checked in a process, one request after the
+        other."""
+        check = partial(self._workers.validity, checks)
+        num_bytes = sum(len(each.schema) + len(each.value) for each in checks)
+        try:
+            async with asyncio.timeout(LONGEST_CHECK_S):
+                return await self._queued(self._values, check, tenant, num_bytes)
+        except (TimeoutError, Overloaded):
+            return Validity.UNCHECKED
 
     async def answer(
         self, parse: InputParser, body: bytes, context: InputContext, tenant: str
@@ -268,6 +283,13 @@ class WorkerPool:
                 await self._run(partial(check_within, grammar, vocabulary))
         except (TimeoutError, BrokenWorkerProcess):
             raise takes_too_long(grammar) from None
+
+    async def validity(self, checks: tuple[ValueCheck, ...]) -> Validity:
+        """Check values against their schemas in a worker."""
+        try:
+            return await self._run(partial(check_values, checks))
+        except BrokenWorkerProcess:
+            return Validity.UNCHECKED
 
     async def _run(self, work: Callable[[], Made]) -> Made:
         if self._idle is not None:

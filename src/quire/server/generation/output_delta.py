@@ -2,8 +2,11 @@
 
 from typing import NamedTuple, TypeAlias
 
+from msgspec import UNSET, UnsetType
+
 from quire.scheduler.request import TokenLogprobs
-from quire.server.generation.usage import PromptProgress, Timing
+from quire.server.generation.usage import ChoiceAccount, PromptProgress, Timing
+from quire.server.grammars.validity import Validity
 from quire.server.parsers.events import Event
 
 FLOAT_BYTES = 4
@@ -25,18 +28,28 @@ class LogprobEntry(NamedTuple):
 class Ending(NamedTuple):
     """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
     token id, `has_calls` says whether the output called tools of the model's choice, and no call is
-    broken. Of its calls `num_whole` are complete and `num_broken` are not."""
+    broken. Of its calls `num_whole` are complete and `num_broken` are not. `validity` says whether
+    the output is of its schema, where its grammar does not hold it to all of that."""
 
     finish_reason: str
     stop_reason: int | str | None = None
     has_calls: bool = False
     num_whole: int = 0
     num_broken: int = 0
+    validity: Validity | None = None
 
     @property
     def is_cut(self) -> bool:
         """Whether a limit, the client or a string or token that it named ended the output."""
         return self.finish_reason != "stop" or self.stop_reason is not None
+
+
+def choice_account(ending: Ending | None) -> ChoiceAccount | UnsetType:
+    """Return Quire's own part of a choice, where there is one."""
+    if ending is None or ending.validity is None:
+        return UNSET
+    is_known = ending.validity is not Validity.UNCHECKED
+    return ChoiceAccount(ending.validity is Validity.VALID if is_known else None)
 
 
 class CallDelta(NamedTuple):

@@ -1,12 +1,15 @@
 """The form of outputs: the parts that they are parsed for, and the grammar that they must be of."""
 
+import json
+from collections.abc import Sequence
+
 from quire.scheduler.request import ReasoningTags
 from quire.server.errors import RequestError
 from quire.server.generation.checks import call_format, enforced_path
 from quire.server.generation.input import ChatInput, Input
 from quire.server.grammars.answers import answer
-from quire.server.grammars.compose import ANY_TEXT, Grammar, compose, in_channel
-from quire.server.grammars.schema_check import check_schema
+from quire.server.grammars.compose import ANY_TEXT, Grammar, SchemaPromise, compose, in_channel
+from quire.server.grammars.enforced_tools import EnforcedTool, enforced_tool
 from quire.server.grammars.source import GrammarKind, GrammarSource
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -88,8 +91,9 @@ def _bodies(given: Input, parsing: ParserOptions, context: InputContext) -> list
 
 
 def _answer(source: GrammarSource, any_whitespace: bool) -> Grammar:
-    body, warnings = answer(source, any_whitespace=any_whitespace)
-    return Grammar(body, source.kind, source.field, warnings)
+    body, warnings, loosened = answer(source, any_whitespace=any_whitespace)
+    promises = (SchemaPromise(source.text),) if loosened else ()
+    return Grammar(body, source.kind, source.field, warnings, loosened=loosened, promises=promises)
 
 
 def _either(calls: Grammar, answers: Grammar) -> Grammar:
@@ -98,6 +102,8 @@ def _either(calls: Grammar, answers: Grammar) -> Grammar:
     return answers._replace(
         text="\n".join(("body: calls | answer", *rules)),
         warnings=calls.warnings + answers.warnings,
+        loosened=calls.loosened + answers.loosened,
+        promises=calls.promises + answers.promises,
         parts=(*calls.parts, answers._replace(text=f"start: body\n{answers.text}")),
     )
 
@@ -109,13 +115,8 @@ def tool_grammar(chat: ChatInput, context: InputContext, *, any_whitespace: bool
     form, field = call_format(chat, context), enforced_path(chat)
     if not chat.offered_tools or form is None or not (field or chat.options.grammar):
         return None
-    tools = _callable_tools(chat)
-    warnings = [
-        warning
-        for tool in tools
-        if not tool.is_free
-        for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
-    ]
+    made = [enforced_tool(tool, form) for tool in _callable_tools(chat)]
+    tools = [each.tool for each in made]
     specials = context.tokenizer.special_tokens
     is_alone = has_calls_alone(chat, form)
     use = ToolUse(tools, is_alone, not chat.takes_one_call, any_whitespace)
@@ -135,7 +136,25 @@ def tool_grammar(chat: ChatInput, context: InputContext, *, any_whitespace: bool
         )
         for tool in tools
     )
-    return Grammar(text, KIND, field or chat.path("tools"), tuple(warnings), tuple(parts))
+    return Grammar(
+        text,
+        KIND,
+        field or chat.path("tools"),
+        tuple(warning for each in made for warning in each.warnings),
+        tuple(parts),
+        loosened=tuple(path for each in made for path in each.loosened),
+        promises=_promises(chat, made),
+    )
+
+
+def _promises(chat: ChatInput, made: Sequence[EnforcedTool]) -> tuple[SchemaPromise, ...]:
+    """Return the schemas of those tools whose calls are not held to all of them."""
+    given = {tool.name: tool.parameters or {} for tool in chat.callable_tools}
+    return tuple(
+        SchemaPromise(json.dumps(given[each.tool.name]), each.tool.name)
+        for each in made
+        if each.loosened
+    )
 
 
 def has_calls_alone(chat: ChatInput, form: ToolFormat) -> bool:

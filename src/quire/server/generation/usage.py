@@ -34,6 +34,13 @@ class Timing(msgspec.Struct, frozen=True):
     preemptions: int
 
 
+class ChoiceAccount(msgspec.Struct, frozen=True):
+    """Quire's own part of a choice, where the grammar of its output did not hold it to all of the
+    schema: whether it is valid, null where that could not be found out."""
+
+    schema_valid: bool | None
+
+
 class QuireAccount(msgspec.Struct, frozen=True):
     """Quire's own part of an answer; clients of other servers do not look for it."""
 

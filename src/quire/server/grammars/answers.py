@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import literal
 from quire.server.grammars.json_values import COMPACT, Separators, json_value
-from quire.server.grammars.schema_check import check_schema
+from quire.server.grammars.schemas.enforceable import enforceable
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_GBNF_BYTES = 16 * 1024
@@ -21,15 +21,17 @@ _NOT_PLAIN = '"\\[]^-/'
 
 
 class AnswerRule(NamedTuple):
-    """The rule `body` of what an answer must be of, and what the client is warned of."""
+    """The rule `body` of what an answer must be of, what the client is warned of, and the paths of
+    keywords that it is not held to."""
 
     body: str
     warnings: tuple[str, ...] = ()
+    loosened: tuple[str, ...] = ()
 
 
 def answer(source: GrammarSource, *, any_whitespace: bool = True) -> AnswerRule:
-    """Return what an answer must be of. Raises RequestError for a schema that would not be
-    enforced, and for GBNF that cannot be read.
+    """Return what an answer must be of. Raises RequestError for a schema that is none, or that is
+    strict and would not be enforced, and for GBNF that cannot be read.
 
     any_whitespace: JSON may have white space between its parts; else it has none.
     """
@@ -43,8 +45,9 @@ def _write_json(source: GrammarSource, separators: Separators | None) -> AnswerR
     if schema is False:
         raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
     kept = {} if schema is True else schema
-    warnings = check_schema(kept, source.field, strict=source.strict)
-    return AnswerRule(f"body: {json_value(kept, separators)}", warnings)
+    made = enforceable(kept, source.field, strict=source.strict)
+    body = f"body: {json_value(made.schema, separators)}"
+    return AnswerRule(body, made.warnings, made.loosened)
 
 
 def _write_regex(source: GrammarSource) -> str:

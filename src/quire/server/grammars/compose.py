@@ -17,10 +17,18 @@ ANY_TEXT = "/(?s:.*)/"
 _SPACE = r"/[ \t\r\n]{1,4}/"
 
 
+class SchemaPromise(NamedTuple):
+    """A schema, as JSON, that an answer is to be of, or the arguments of calls of `tool`."""
+
+    schema: str
+    tool: str | None = None
+
+
 class Grammar(NamedTuple):
     """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path; of
     `warnings` the client is told, and of `loosened`, the paths of keywords of its schemas that are
-    not enforced. `parts` are grammars of which one is wrong if the whole is.
+    not enforced; `promises` are those schemas, which finished outputs are checked against. `parts`
+    are grammars of which one is wrong if the whole is.
     `reasoning_tags` are those of the reasoning that it begins with, if they tell where that is."""
 
     text: str
@@ -30,6 +38,7 @@ class Grammar(NamedTuple):
     parts: tuple["Grammar", ...] = ()
     reasoning_tags: ReasoningTags | None = None
     loosened: tuple[str, ...] = ()
+    promises: tuple[SchemaPromise, ...] = ()
 
 
 ANYTHING = Grammar("", "", "")

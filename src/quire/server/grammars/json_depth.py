@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from quire.server.grammars.schema_check import SCHEMA_MAPS, SCHEMAS, target_of
+from quire.server.grammars.schemas.keywords import SCHEMA_MAPS, SCHEMAS
+from quire.server.grammars.schemas.references import target_of
 
 _SAME_VALUE = ("anyOf", "oneOf", "allOf")
 _WITHIN = (*SCHEMA_MAPS, *SCHEMAS, "prefixItems")

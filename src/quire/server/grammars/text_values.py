@@ -21,14 +21,14 @@ _FORMATS = {
     "uuid": r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
 }
 """Regular expressions for what models write of RFC 3339, 5321, 3986 and 4122."""
-_KEYWORDS = frozenset(("const", "enum", "format", "maxLength", "minLength", "pattern", "type"))
+TEXT_KEYWORDS = frozenset(("const", "enum", "format", "maxLength", "minLength", "pattern", "type"))
 
 
 def text_terminal(schema: Mapping[str, object], path: str) -> str:
     """Return a Lark terminal for the strings of a schema of type string. Raises RequestError for
     what a terminal cannot say."""
     for keyword in schema:
-        if keyword not in _KEYWORDS | ANNOTATIONS:
+        if keyword not in TEXT_KEYWORDS | ANNOTATIONS:
             raise not_sayable(keyword, path)
     parts: list[str] = []
     for keyword, values in (("const", [schema.get("const")]), ("enum", schema.get("enum"))):
@@ -38,10 +38,8 @@ def text_terminal(schema: Mapping[str, object], path: str) -> str:
         parts.append(_of_length(schema, path))
     if "pattern" in schema:
         parts.append(_matching(schema["pattern"], f"{path}.pattern"))
-    if "format" in schema:
-        found = _FORMATS.get(str(schema["format"]))
-        if found is None:
-            raise not_sayable("format", path)
+    found = _FORMATS.get(str(schema.get("format")))
+    if found is not None:  # all others are annotations
         parts.append(_matching(f"^{found}$", path))
     return " & ".join(f"({part})" for part in parts) or ANY_TEXT
 

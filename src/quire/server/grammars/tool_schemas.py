@@ -1,6 +1,6 @@
 """The schemas of tools' parameters, as grammars of calls need them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from quire.server.errors import RequestError
@@ -14,6 +14,10 @@ ANNOTATIONS = frozenset(
 )
 """Keywords that say nothing about which values are valid."""
 DEFINITIONS = ("$defs", "definitions")
+PLAIN_KEYWORDS = frozenset(
+    ("type", "properties", "required", "additionalProperties", *DEFINITIONS, *ANNOTATIONS)
+)
+"""Keywords that say of an object no more than which properties it has."""
 _OPEN = frozenset(
     ("$ref", "additionalProperties", "allOf", "anyOf", "minProperties", "oneOf")
     + ("patternProperties",)
@@ -70,18 +74,14 @@ def properties_of(tool: CallableTool) -> list[Property]:
     required and not described. Raises RequestError for a schema that says more of the object than
     which properties it has."""
     schema = tool.parameters
-    plain = {"type", "properties", "required", "additionalProperties", *DEFINITIONS, *ANNOTATIONS}
     for keyword in schema:
-        if keyword not in plain:
+        if keyword not in PLAIN_KEYWORDS:
             raise not_sayable(keyword, tool.path)
     required = _required(schema, tool.path)
     properties = schema.get("properties", {})
     assert isinstance(properties, dict)  # as the request's checks have seen
     names = [*properties, *(name for name in required if name not in properties)]
-    found = [_property(name, schema, tool.path) for name in names]
-    for each in found:
-        _check_references(each.schema, schema, each.path)
-    return found
+    return [_property(name, schema, tool.path) for name in names]
 
 
 def _property(name: str, schema: Mapping[str, object], path: str) -> Property:
@@ -130,29 +130,3 @@ def not_sayable(keyword: str, path: str) -> RequestError:
         param=f"{path}.{keyword}",
         code="unsupported_parameter",
     )
-
-
-def _check_references(schema: Schema, root: Mapping[str, object], path: str) -> None:
-    """Raise RequestError for a reference to what is no definition of the root: a property that is
-    written on its own cannot follow it."""
-    prefixes = tuple(f"#/{name}/" for name in DEFINITIONS)
-    for reference in _references([schema, *(root.get(name) for name in DEFINITIONS)]):
-        if not reference.startswith(prefixes):
-            raise RequestError(
-                f"Invalid '{path}': in the format of this model's calls a '$ref' must begin with "
-                f"'#/$defs/', which {reference[:100]!r} does not.",
-                param=path,
-                code="unsupported_parameter",
-            )
-
-
-def _references(value: object) -> Iterator[str]:
-    left = [value]
-    while left:
-        given = left.pop()
-        if isinstance(given, dict):
-            if isinstance(given.get("$ref"), str):
-                yield given["$ref"]
-            left.extend(given.values())
-        elif isinstance(given, list):
-            left.extend(given)

@@ -285,6 +285,12 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _counter(
+        "loosened_outputs_total",
+        "Outputs whose grammar left a part of their schema out, by the check of the whole.",
+        "validity",
+        twin=False,
+    ),
+    _counter(
         "tool_calls_total",
         "Tool calls in outputs: whole, or broken off by a limit or a mistake.",
         "end",

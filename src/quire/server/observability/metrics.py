@@ -141,6 +141,7 @@ class ModelMetrics:
         self.num_structured: Counter[str] = Counter()
         self.num_with_ignored: Counter[str] = Counter()
         self.num_grammar_failed = 0
+        self.num_loosened_outputs = dict.fromkeys(("valid", "invalid", "unchecked"), 0)
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_reasoning_tokens = 0
         self.num_pooled_prompts = 0

@@ -163,10 +163,6 @@ def test_numbers_that_are_not_finite_are_no_input(served: Served) -> None:
             {"tools": [TOOL | {"input_schema": UNENFORCED, "strict": True}]},
             "tools[0].input_schema.properties.a.uniqueItems",
         ),
-        (
-            {"output_config": {"format": FORM | {"schema": UNENFORCED}}},
-            "output_config.format.schema.properties.a.uniqueItems",
-        ),
         ({"tool_choice": {"type": "auto"}}, "tool_choice"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),

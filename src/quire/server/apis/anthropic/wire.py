@@ -6,6 +6,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.server.generation.usage import ChoiceAccount
+
 Anything: TypeAlias = object
 
 
@@ -59,6 +61,7 @@ class MessageBody(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
     stop_sequence: str | None
     usage: MessageUsage
     role: str = "assistant"
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
@@ -112,6 +115,7 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
     delta: MessageEnding
     usage: MessageUsage
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):

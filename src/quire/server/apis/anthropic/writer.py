@@ -19,7 +19,7 @@ from quire.server.apis.anthropic.wire import (
 )
 from quire.server.errors import RequestError
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.output_delta import Ending, OutputDelta
+from quire.server.generation.output_delta import Ending, OutputDelta, choice_account
 from quire.server.generation.usage import CompletionTokensDetails
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
@@ -69,9 +69,8 @@ class MessageWriter:
 
     def closing(self) -> bytes:
         ending, usage = self._message_ending(self._ending), self._usage()
-        return events_of(
-            [*self._begin(0), *self._blocks.end(), MessageDelta(ending, usage), MessageStop()]
-        )
+        delta = MessageDelta(ending, usage, choice_account(self._ending))
+        return events_of([*self._begin(0), *self._blocks.end(), delta, MessageStop()])
 
     def failure(self, error: RequestError) -> bytes:
         return events_of([message_error(error, self._context.arrival.request_id)])
@@ -86,6 +85,7 @@ class MessageWriter:
             ending.stop_reason,
             ending.stop_sequence,
             self._usage(),
+            quire=choice_account(output.ending),
         )
         return msgspec.json.encode(message)
 

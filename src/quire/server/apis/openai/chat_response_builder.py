@@ -27,7 +27,13 @@ from quire.server.apis.openai.wire import (
     TopToken,
 )
 from quire.server.generation.context import RequestContext
-from quire.server.generation.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
+from quire.server.generation.output_delta import (
+    CallDelta,
+    Ending,
+    LogprobEntry,
+    OutputDelta,
+    choice_account,
+)
 from quire.server.generation.usage import QuireAccount, Usage
 
 
@@ -61,6 +67,7 @@ class ChatResponseBuilder:
             self._finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
+            choice_account(ending),
         )
         return with_account(self._chunk((choice,), usage), delta)
 
@@ -104,6 +111,7 @@ class ChatResponseBuilder:
             self._finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
+            choice_account(ending),
         )
 
     def _finish_reason(self, ending: Ending | None) -> str | None:

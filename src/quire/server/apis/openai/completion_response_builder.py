@@ -18,7 +18,7 @@ from quire.server.apis.openai.wire import (
     TopLogprobs,
 )
 from quire.server.generation.context import RequestContext
-from quire.server.generation.output_delta import LogprobEntry, OutputDelta
+from quire.server.generation.output_delta import LogprobEntry, OutputDelta, choice_account
 from quire.server.generation.usage import QuireAccount, Usage
 
 
@@ -73,6 +73,7 @@ class CompletionResponseBuilder:
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
             prompt_logprobs=prompt_logprobs(self._context.text_options, delta, self._token_bytes),
+            quire=choice_account(ending),
         )
 
     def _with_prompt(self, choice: CompletionChoice) -> CompletionChoice:
@@ -85,6 +86,7 @@ class CompletionResponseBuilder:
             choice.token_ids,
             self._context.returned_prompt(choice.index).token_ids,
             choice.prompt_logprobs,
+            choice.quire,
         )
 
     def _logprobs(self, logprobs: Sequence[LogprobEntry]) -> CompletionLogprobs:

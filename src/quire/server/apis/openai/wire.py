@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.server.generation.usage import PromptProgress, QuireAccount, Usage
+from quire.server.generation.usage import ChoiceAccount, PromptProgress, QuireAccount, Usage
 
 TopLogprobs: TypeAlias = dict[str, float]
 
@@ -40,6 +40,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class CompletionBody(msgspec.Struct, frozen=True):
@@ -118,6 +119,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: tuple[int, ...] | UnsetType = UNSET
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -127,6 +129,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     token_ids: tuple[int, ...] | UnsetType = UNSET
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class ChatBody(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from quire.server.apis.responses.asked import EchoedFields
 from quire.server.apis.responses.protocol import (
@@ -12,7 +13,12 @@ from quire.server.apis.responses.protocol import (
     ResponseBody,
     ResponseUsage,
 )
-from quire.server.generation.usage import CachedTokens, CompletionTokensDetails, Usage
+from quire.server.generation.usage import (
+    CachedTokens,
+    ChoiceAccount,
+    CompletionTokensDetails,
+    Usage,
+)
 
 
 class Origin(NamedTuple):
@@ -38,6 +44,7 @@ class BodyBuilder:
         output: tuple[Anything, ...] = (),
         usage: Usage | None = None,
         failure: FailureDetails | None = None,
+        account: ChoiceAccount | UnsetType = UNSET,
     ) -> ResponseBody:
         """Return the response as it is now."""
         asked, origin, raw = self._asked, self.origin, msgspec.Raw
@@ -66,6 +73,7 @@ class BodyBuilder:
             previous_response_id=asked.previous_response_id,
             background=asked.background,
             store=origin.is_stored,
+            quire=account,
         )
 
 

@@ -4,12 +4,13 @@ formats are checked where they become those of a chat."""
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from quire.server.apis.protocol.chat import MAX_MESSAGES, Effort
 from quire.server.apis.protocol.fields import Positive, StrictModel, at_most
-from quire.server.generation.usage import CachedTokens, CompletionTokensDetails
+from quire.server.generation.usage import CachedTokens, ChoiceAccount, CompletionTokensDetails
 from quire.server.models.input_context import MAX_LOGPROBS
 
 
@@ -195,6 +196,7 @@ class ResponseBody(msgspec.Struct, frozen=True):
     truncation: str = "disabled"
     background: bool = False
     store: bool = False
+    quire: ChoiceAccount | UnsetType = UNSET
 
 
 class ResponseDeleted(msgspec.Struct, frozen=True):

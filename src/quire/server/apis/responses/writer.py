@@ -13,7 +13,7 @@ from quire.server.apis.responses.protocol import Anything, FailureDetails, Respo
 from quire.server.apis.responses.stream_events import StreamEvent, encode_event
 from quire.server.errors import RequestError
 from quire.server.generation.generation_stream import GenerationStream
-from quire.server.generation.output_delta import Ending, OutputDelta
+from quire.server.generation.output_delta import Ending, OutputDelta, choice_account
 
 PREFIX = "resp"
 _STATUSES = {"length": "incomplete", "abort": "cancelled"}
@@ -112,5 +112,6 @@ class ItemWriter:
         """End the output and make the whole body."""
         status = self._status
         yield from self._output.end("completed" if status == "completed" else "incomplete")
-        self.ended = self._body.body(status, self.items, self._generation.usage())
+        account = choice_account(self._ending)
+        self.ended = self._body.body(status, self.items, self._generation.usage(), account=account)
         self.whole_body = msgspec.json.encode(self.ended)

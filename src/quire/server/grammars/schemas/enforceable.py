@@ -1,0 +1,282 @@
+"""Makes of a client's schema the schema that a grammar is made of.
+
+Keywords that llguidance does not enforce are rewritten to those that it does
+(https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md). What cannot be is
+refused where the client asks for `strict`, and else left out at its place alone.
+"""
+
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from quire.server.grammars.schemas.arrays import rewrite_array
+from quire.server.grammars.schemas.conditions import rewrite_conditions
+from quire.server.grammars.schemas.endless import can_end
+from quire.server.grammars.schemas.keywords import (
+    ENFORCED,
+    KNOWN,
+    NOT_ENFORCED,
+    REWRITTEN,
+    SCHEMA_MAPS,
+    SCHEMAS,
+    SchemaNode,
+)
+from quire.server.grammars.schemas.literals import is_number
+from quire.server.grammars.schemas.objects import rewrite_object
+from quire.server.grammars.schemas.patterns import is_string_enforced, plain_pattern
+from quire.server.grammars.schemas.place import MAX_WAYS, MadeSchema, Place, Rewriting
+from quire.server.grammars.schemas.references import MAX_PATH_CHARS, invalid
+from quire.server.grammars.schemas.shapes import check_shapes
+from quire.server.suggestion import closest
+
+MAX_WARNED = 8
+"""So many keywords without effect are named."""
+MAX_MULTIPLE = 10_000
+"""An expression for the multiples of so large a number takes 35 ms to build, and 3 MB."""
+FORMATS = frozenset(
+    ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
+)
+"""Formats that are enforced. All others are annotations, as JSON Schema says."""
+_UNNAMED = re.compile(r"[^A-Za-z0-9_.-]")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_STRING = ("pattern", "format", "minLength", "maxLength")
+
+
+@dataclass(frozen=True, slots=True)
+class EnforceableSchema:
+    """A schema that grammars can be made of; all its references begin with `#/$defs/`, but for
+    those to the whole. `loosened` are the paths of the client's keywords that it says nothing of,
+    and of `warnings` the client is told."""
+
+    schema: Mapping[str, object]
+    loosened: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def enforceable(
+    schema: Mapping[str, object], field: str, *, strict: bool, names_root: bool = False
+) -> EnforceableSchema:
+    """Return the schema that a grammar of a client's schema is made of. Raises RequestError for a
+    schema that is none, references that lead nowhere, a schema of which no value can end, and,
+    where `strict`, for what would not be enforced or says nothing.
+
+    field: the path of the schema itself.
+    names_root: references to the whole begin with `#/$defs/` too.
+    """
+    made = _Pass(schema, field, strict=strict, names_root=names_root)
+    enforced = made.run()
+    if not can_end(enforced):
+        raise invalid(field, "a value of it can never end, since it always holds another")
+    return EnforceableSchema(enforced, tuple(made.rewriting.loosened), made.warnings)
+
+
+class _Pass:
+    """The pass over one schema. What is referred to is made once, under a name."""
+
+    def __init__(
+        self, root: Mapping[str, object], field: str, *, strict: bool, names_root: bool
+    ) -> None:
+        self._names_root = names_root
+        self.rewriting = Rewriting(root, field, strict=strict)
+        self._root = SchemaNode(root, field)
+        self._strict = strict
+        self._names: dict[int, str] = {}
+        self._waiting: deque[tuple[str, SchemaNode]] = deque()
+        self._widths: dict[int, int] = {}
+        self._unknown: list[str] = []
+        self._common = 1
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence of the keywords that say nothing, if there are any."""
+        if not self._unknown:
+            return ()
+        shown = ", ".join(self._unknown[:MAX_WARNED])
+        return (f"keywords of the schema without effect: {shown}",)
+
+    def run(self) -> Mapping[str, object]:
+        """Return the whole schema."""
+        root = self._made(self._root, MAX_WAYS)
+        assert isinstance(root, dict)
+        made: dict[str, object] = {}
+        while self._waiting:
+            name, node = self._waiting.popleft()
+            made[name] = self._made(node, MAX_WAYS)
+        return {**root, "$defs": made} if made else root
+
+    def _made(self, node: SchemaNode, room: int) -> MadeSchema:
+        path = self.rewriting.path_of(node.schema, node.path)
+        if isinstance(node.schema, bool):
+            return node.schema
+        if not isinstance(node.schema, dict):
+            raise invalid(path, "must be a schema, an object or a boolean")
+        check_shapes(node.schema, path)
+        self.rewriting.values.spend()
+        place = Place(SchemaNode(node.schema, path), self.rewriting, room)
+        self._keep_known(place)
+        self._follow_dynamic(place)
+        _new_numbers(place)
+        rewrite_array(place)
+        rewrite_object(place)
+        rewrite_conditions(place)
+        _strings(place)
+        self._multiple(place)
+        self._refer(place, node.schema)
+        made = self._with_inner(place)
+        self._widths[id(made)] = self._width(made)
+        return made
+
+    def _keep_known(self, place: Place) -> None:
+        """Leave out what says nothing of values."""
+        if self.rewriting.references.stand_alone and "$ref" in place.keywords:
+            place.keywords = {"$ref": place.keywords["$ref"]}
+        for keyword in list(place.keywords):
+            if keyword in NOT_ENFORCED:
+                place.lose(keyword)
+            elif keyword not in ENFORCED | REWRITTEN:
+                place.keywords.pop(keyword)
+                if keyword not in KNOWN and (
+                    not keyword.startswith("x-") or keyword == "x-guidance"
+                ):
+                    self._note_unknown(keyword, place.where(keyword)[:MAX_PATH_CHARS])
+
+    def _note_unknown(self, keyword: str, path: str) -> None:
+        if self._strict:
+            meant = closest(keyword, ENFORCED | REWRITTEN)
+            hint = "" if meant is None else f"; did you mean '{meant}'?"
+            raise invalid(path, f"is no keyword of JSON schemas, which 'strict' asks for{hint}")
+        self._unknown.append(ascii(path))
+
+    def _follow_dynamic(self, place: Place) -> None:
+        """Take a dynamic reference for a plain one where it can lead to one place alone."""
+        for keyword in ("$dynamicRef", "$recursiveRef"):
+            if keyword not in place.keywords:
+                continue
+            is_fixed = self.rewriting.references.is_fixed(place.keywords, keyword)
+            if is_fixed and "$ref" not in place.keywords:
+                place.keywords["$ref"] = place.keywords.pop(keyword)
+            else:
+                place.lose(keyword)
+
+    def _multiple(self, place: Place) -> None:
+        """Lose a divisor that would make an expression of too many states, which are as many as the
+        least common multiple of all that a value must be a multiple of."""
+        divisor = place.keywords.get("multipleOf")
+        if not is_number(divisor):
+            return
+        common = math.lcm(self._common, _coefficient(divisor))
+        if common > MAX_MULTIPLE:
+            place.lose("multipleOf")
+        else:
+            self._common = common
+
+    def _refer(self, place: Place, holder: Mapping[str, object]) -> None:
+        """Let a reference lead to the name of what it refers to."""
+        if "$ref" not in place.keywords:
+            return
+        found = self.rewriting.references.find(place.keywords["$ref"], holder, place.where("$ref"))
+        if found is None:
+            place.lose("$ref")
+        elif found.schema is self._root.schema and not self._names_root:
+            place.keywords["$ref"] = "#"
+        else:
+            place.keywords["$ref"] = f"#/$defs/{self._name(found)}"
+
+    def _name(self, node: SchemaNode) -> str:
+        """Return the name of what is referred to, which is made later on."""
+        name = self._names.get(id(node.schema))
+        if name is None:
+            given = _UNNAMED.sub("_", node.path.rpartition(".")[2])[:64]
+            name = given if given not in self._names.values() else f"{given}.{len(self._names)}"
+            self._names[id(node.schema)] = name
+            self._waiting.append((name, node))
+        return name
+
+    def _with_inner(self, place: Place) -> Mapping[str, object]:
+        """Return what is left of a schema, with what stands in it made."""
+        made: dict[str, object] = {}
+        for keyword, value in place.keywords.items():
+            where = place.where(keyword)
+            if keyword in SCHEMA_MAPS and isinstance(value, dict):
+                made[keyword] = {
+                    name: self._made(SchemaNode(each, f"{where}.{name}"), MAX_WAYS)
+                    for name, each in value.items()
+                }
+            elif keyword in ("allOf", "anyOf", "prefixItems") and isinstance(value, list):
+                made[keyword] = self._listed(value, where, keyword, place.room)
+            elif keyword in SCHEMAS:
+                made[keyword] = self._made(SchemaNode(value, where), MAX_WAYS)
+            else:
+                made[keyword] = value
+        every = made.pop("allOf", None)  # last: properties come in the order of the schema's own
+        return made if every is None else {**made, "allOf": every}
+
+    def _listed(
+        self, schemas: list[object], where: str, keyword: str, room: int
+    ) -> list[MadeSchema]:
+        """Return schemas of a list. The alternatives of each in `allOf` meet those of the others;
+        branches share the room of the whole."""
+        if keyword == "prefixItems":
+            room = MAX_WAYS
+        elif keyword == "anyOf":
+            room //= max(1, len(schemas))
+        listed: list[MadeSchema] = []
+        for index, each in enumerate(schemas):
+            made = self._made(SchemaNode(each, f"{where}[{index}]"), room)
+            if keyword == "allOf":
+                room //= self._widths.get(id(made), 1)
+            listed.append(made)
+        return listed
+
+    def _width(self, made: Mapping[str, object]) -> int:
+        """Return how many alternatives a schema has once all of them are written out."""
+        width, ways, every = 1, made.get("anyOf"), made.get("allOf")
+        for each in every if isinstance(every, list) else ():
+            width *= self._widths.get(id(each), 1)
+        if isinstance(ways, list):
+            width *= sum(self._widths.get(id(each), 1) for each in ways)
+        return max(1, width)
+
+
+def _new_numbers(place: Place) -> None:
+    """Say bounds as newer drafts do, and counts as integers."""
+    for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(place.keywords.get(keyword), bool):
+            is_exclusive = place.keywords.pop(keyword)
+            if is_exclusive and bound in place.keywords:
+                place.keywords[keyword] = place.keywords.pop(bound)
+    for keyword in _COUNTS:
+        given = place.keywords.get(keyword)
+        if isinstance(given, float):
+            place.keywords[keyword] = int(given)
+
+
+def _strings(place: Place) -> None:
+    """Leave out formats that are annotations, and patterns that grammars cannot be made of."""
+    if place.keywords.get("format", "date") not in FORMATS:
+        place.take("format")
+    given = place.keywords.get("pattern")
+    if isinstance(given, str):
+        plain = plain_pattern(given)
+        if plain is None:
+            place.lose("pattern")
+        else:
+            place.keywords["pattern"] = plain
+    for keyword in _STRING:
+        said = {each: place.keywords[each] for each in _STRING if each in place.keywords}
+        if len(said) < 2 or is_string_enforced(json.dumps({"type": "string", **said})):
+            return
+        if keyword in said:
+            place.lose(keyword)
+
+
+def _coefficient(number: float) -> int:
+    """Return a number as an integer, times the least power of ten that makes it one."""
+    _, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    scale: int = 10 ** max(exponent, 0)
+    return int("".join(map(str, digits))) * scale
