@@ -15,6 +15,7 @@ from decimal import Decimal
 
 from quire.server.grammars.schemas.arrays import rewrite_array
 from quire.server.grammars.schemas.conditions import rewrite_conditions
+from quire.server.grammars.schemas.cycles import Cycles
 from quire.server.grammars.schemas.endless import can_end
 from quire.server.grammars.schemas.keywords import (
     ENFORCED,
@@ -43,6 +44,9 @@ FORMATS = frozenset(
 """Formats that are enforced. All others are annotations, as JSON Schema says."""
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.-]")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+MAX_BOUND = 1e300
+"""Expressions have no bounds beyond."""
 _STRING = ("pattern", "format", "minLength", "maxLength")
 
 
@@ -87,6 +91,8 @@ class _Pass:
         self._names: dict[int, str] = {}
         self._waiting: deque[tuple[str, SchemaNode]] = deque()
         self._widths: dict[int, int] = {}
+        self._cycles = Cycles(self.rewriting)
+        self._written_out: set[int] = set()
         self._unknown: list[str] = []
         self._common = 1
 
@@ -108,7 +114,19 @@ class _Pass:
             made[name] = self._made(node, MAX_WAYS)
         return {**root, "$defs": made} if made else root
 
-    def _made(self, node: SchemaNode, room: int) -> MadeSchema:
+    def _held(self, node: SchemaNode) -> MadeSchema:
+        """Return the schema of a value within another. It has a name where it would be written out
+        again within itself."""
+        if isinstance(node.schema, dict) and self._cycles.meets(node.schema):
+            path = self.rewriting.path_of(node.schema, node.path)
+            return {"$ref": f"#/$defs/{self._name(SchemaNode(node.schema, path))}"}
+        around, self._written_out = self._written_out, set()
+        made = self._made(node, MAX_WAYS)
+        self._written_out = around
+        return made
+
+    def _made(self, node: SchemaNode, room: int, *, is_alone: bool = True) -> MadeSchema:
+        """Return a schema. Where it `is_alone` nothing else is said of the same value."""
         path = self.rewriting.path_of(node.schema, node.path)
         if isinstance(node.schema, bool):
             return node.schema
@@ -125,8 +143,9 @@ class _Pass:
         rewrite_conditions(place)
         _strings(place)
         self._multiple(place)
-        self._refer(place, node.schema)
-        made = self._with_inner(place)
+        written_out = self._refer(place, node.schema, is_alone=is_alone)
+        made = self._with_inner(place, is_alone=is_alone)
+        self._written_out -= written_out
         self._widths[id(made)] = self._width(made)
         return made
 
@@ -174,17 +193,31 @@ class _Pass:
         else:
             self._common = common
 
-    def _refer(self, place: Place, holder: Mapping[str, object]) -> None:
-        """Let a reference lead to the name of what it refers to."""
+    def _refer(self, place: Place, holder: Mapping[str, object], *, is_alone: bool) -> set[int]:
+        """Let a reference lead to the name of what it refers to; a schema that holds itself is
+        written out where it meets other keywords. Return what is written out."""
         if "$ref" not in place.keywords:
-            return
+            return set()
         found = self.rewriting.references.find(place.keywords["$ref"], holder, place.where("$ref"))
         if found is None:
             place.lose("$ref")
+        elif not (is_alone and len(place.keywords) == 1) and self._cycles.holds_itself(
+            found.schema
+        ):
+            key = id(found.schema)
+            if key in self._written_out or not self.rewriting.values.spend(0):
+                place.lose("$ref")
+                return set()
+            place.keywords.pop("$ref")
+            self.rewriting.put(found.schema, found.path)
+            place.keywords["allOf"] = [found.schema, *place.listed("allOf")]
+            self._written_out.add(key)
+            return {key}
         elif found.schema is self._root.schema and not self._names_root:
             place.keywords["$ref"] = "#"
         else:
             place.keywords["$ref"] = f"#/$defs/{self._name(found)}"
+        return set()
 
     def _name(self, node: SchemaNode) -> str:
         """Return the name of what is referred to, which is made later on."""
@@ -196,38 +229,44 @@ class _Pass:
             self._waiting.append((name, node))
         return name
 
-    def _with_inner(self, place: Place) -> Mapping[str, object]:
+    def _with_inner(self, place: Place, *, is_alone: bool) -> Mapping[str, object]:
         """Return what is left of a schema, with what stands in it made."""
         made: dict[str, object] = {}
         for keyword, value in place.keywords.items():
             where = place.where(keyword)
             if keyword in SCHEMA_MAPS and isinstance(value, dict):
                 made[keyword] = {
-                    name: self._made(SchemaNode(each, f"{where}.{name}"), MAX_WAYS)
+                    name: self._held(SchemaNode(each, f"{where}.{name}"))
                     for name, each in value.items()
                 }
-            elif keyword in ("allOf", "anyOf", "prefixItems") and isinstance(value, list):
-                made[keyword] = self._listed(value, where, keyword, place.room)
+            elif keyword == "prefixItems" and isinstance(value, list):
+                made[keyword] = [
+                    self._held(SchemaNode(each, f"{where}[{index}]"))
+                    for index, each in enumerate(value)
+                ]
+            elif keyword in ("allOf", "anyOf") and isinstance(value, list):
+                stays = is_alone and len(place.keywords) == 1
+                stays = stays and (keyword == "anyOf" or len(value) == 1)
+                made[keyword] = self._listed(SchemaNode(value, where), place.room, is_alone=stays)
             elif keyword in SCHEMAS:
-                made[keyword] = self._made(SchemaNode(value, where), MAX_WAYS)
+                made[keyword] = self._held(SchemaNode(value, where))
             else:
                 made[keyword] = value
         every = made.pop("allOf", None)  # last: properties come in the order of the schema's own
         return made if every is None else {**made, "allOf": every}
 
-    def _listed(
-        self, schemas: list[object], where: str, keyword: str, room: int
-    ) -> list[MadeSchema]:
-        """Return schemas of a list. The alternatives of each in `allOf` meet those of the others;
-        branches share the room of the whole."""
-        if keyword == "prefixItems":
-            room = MAX_WAYS
-        elif keyword == "anyOf":
-            room //= max(1, len(schemas))
+    def _listed(self, node: SchemaNode, room: int, *, is_alone: bool) -> list[MadeSchema]:
+        """Return the schemas of a list. The alternatives of each in `allOf` meet those of the
+        others; branches share the room of the whole."""
+        assert isinstance(node.schema, list)
+        is_every = node.path.endswith(".allOf")
+        if not is_every:
+            room //= max(1, len(node.schema))
         listed: list[MadeSchema] = []
-        for index, each in enumerate(schemas):
-            made = self._made(SchemaNode(each, f"{where}[{index}]"), room)
-            if keyword == "allOf":
+        for index, each in enumerate(node.schema):
+            where = f"{node.path}[{index}]"
+            made = self._made(SchemaNode(each, where), room, is_alone=is_alone)
+            if is_every:
                 room //= self._widths.get(id(made), 1)
             listed.append(made)
         return listed
@@ -249,6 +288,10 @@ def _new_numbers(place: Place) -> None:
             is_exclusive = place.keywords.pop(keyword)
             if is_exclusive and bound in place.keywords:
                 place.keywords[keyword] = place.keywords.pop(bound)
+    for keyword in _BOUNDS:
+        given = place.keywords.get(keyword)
+        if is_number(given) and abs(given) > MAX_BOUND:
+            place.lose(keyword)
     for keyword in _COUNTS:
         given = place.keywords.get(keyword)
         if isinstance(given, float):

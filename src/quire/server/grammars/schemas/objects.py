@@ -165,8 +165,9 @@ def _patterns(place: Place) -> None:
     properties = dict(_held(place, "properties"))
     for name, own in properties.items():
         speaking = [each for pattern, each in known.items() if _speaks(place, pattern, name)]
-        if speaking:
-            properties[name] = {"allOf": [own, *speaking]}
+        others = [each for each in speaking if each != own and each is not True]
+        if others:
+            properties[name] = {"allOf": [own, *others]} if own is not True else {"allOf": others}
     if properties:
         place.keywords["properties"] = properties
     if known:

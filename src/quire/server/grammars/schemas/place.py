@@ -114,10 +114,9 @@ class Place:
         """Say by a schema what `keyword` said."""
         if schema is True:
             return
-        every = self.keywords.get("allOf")
         if isinstance(schema, dict):
             self.rewriting.put(schema, self.where(keyword))
-        self.keywords["allOf"] = [*(every if isinstance(every, list) else []), schema]
+        self.keywords["allOf"] = [*self.listed("allOf"), schema]
 
     def offer(self, ways: Sequence[MadeSchema], keyword: str) -> None:
         """Say by alternatives what `keyword` said. It is lost where they would be too many."""
@@ -129,6 +128,11 @@ class Place:
             if isinstance(each, dict):
                 self.rewriting.put(each, self.where(keyword))
         self.add(either(ways), keyword)
+
+    def listed(self, keyword: str) -> list[object]:
+        """Return the list at a keyword, empty where there is none."""
+        given = self.keywords.get(keyword)
+        return given if isinstance(given, list) else []
 
     @property
     def kinds(self) -> set[str] | None:
