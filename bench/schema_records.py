@@ -15,7 +15,7 @@ from bench.record_files import record_path
 
 FOLDER = Path(__file__).parent / "records" / "schemas"
 LEAST_SCHEMAS_OF_REASON = 3
-_KEYWORD = re.compile(r"^'[^']*?([$\w-]+)' is a keyword that cannot be enforced\.$")
+_KEYWORD = re.compile(r"^'[^']*?([$\w-]+)' is a keyword that cannot be enforced")
 _PATH = re.compile(r"^Invalid '.*?': (?=[a-z\d]|[A-Z][a-z]+ )")
 _OTHER_SCHEMA = re.compile("Resource .* is not present|must be a reference into this schema")
 _ADDRESS = re.compile(r"\S+://\S+")

@@ -90,7 +90,9 @@ def test_responses_and_messages_say_it_in_their_form(
     assert response.json()["quire"] == {"schema_valid": True}
     assert response.headers["x-quire-ignored"] == f"text.format.schema.{LOST}"
     told = events(served.client.post("/v1/responses", json={**asked, "stream": True}))
-    assert json.loads(told[-1].partition("data: ")[2])["response"]["quire"] == {"schema_valid": True}
+    assert json.loads(told[-1].partition("data: ")[2])["response"]["quire"] == {
+        "schema_valid": True
+    }
     asked = {"messages": HELLO, "max_tokens": 100, "output_config": {"format": {**form}}}
     del asked["output_config"]["format"]["name"]
     message = served.client.post("/v1/messages", json=asked)

@@ -108,10 +108,18 @@ class InputReader:
         assert isinstance(read, TokenizedRequest)
         if read.grammar is None:
             return read
-        check = partial(self._check, read.grammar, context)
-        num_bytes = len(read.grammar.text)
-        check_s = await self._queued(self.size_classes[0], check, tenant, num_bytes)
-        return replace(read, check_s=check_s)
+        grammar, began_s = read.grammar, self._clock()
+        try:
+            await self._check(grammar, context, tenant)
+        except RequestError as fault:
+            if grammar.coarse is None:
+                raise
+            grammar = grammar.coarse
+            try:
+                await self._check(grammar, context, tenant)
+            except RequestError:
+                raise fault from None
+        return replace(read, grammar=grammar, check_s=self._clock() - began_s)
 
     async def named_model(self, body: bytes, tenant: str) -> NamedModel:
         """Return which model a body names. Raises RequestError."""
@@ -120,15 +128,18 @@ class InputReader:
         read = partial(self._workers.name, body)
         return await self._queued(self.size_classes[-1], read, tenant, len(body))
 
-    async def _check(self, grammar: Grammar, context: InputContext) -> float:
-        """Check a grammar in a thread or a process; return the seconds that it took."""
-        loop, began_s = asyncio.get_running_loop(), self._clock()
+    async def _check(self, grammar: Grammar, context: InputContext, tenant: str) -> None:
+        """Check a grammar in a thread or a process, when it is its turn. Raises RequestError."""
+        check = partial(self._check_now, grammar, context)
+        await self._queued(self.size_classes[0], check, tenant, len(grammar.text))
+
+    async def _check_now(self, grammar: Grammar, context: InputContext) -> None:
+        loop = asyncio.get_running_loop()
         vocabulary = vocabulary_of(context.facts, context.tokenizer)
         if may_explode(grammar):
             await self._workers.check(grammar, vocabulary)
         else:
             await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
-        return self._clock() - began_s
 
     async def validity(self, checks: tuple[ValueCheck, ...], tenant: str) -> Validity:
         """Return whether values are of their schemas, checked in a process, one request after the

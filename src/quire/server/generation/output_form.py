@@ -48,7 +48,34 @@ def output_grammar(
 
     prompt: the text that the outputs go on with, as far as it says where reasoning stands.
     """
-    bodies = _bodies(given, parsing, context)
+    made = _whole(given, parsing, prompt, context)
+    if made is None or not _holds_schema(given) or not any(each in made.text for each in _HARD):
+        return made
+    try:
+        coarse = _whole(given, parsing, prompt, context, coarse=True)
+    except RequestError:  # of a schema that is strict
+        return made
+    return made._replace(coarse=coarse)
+
+
+_HARD = ('"allOf"', '"$ref"')
+"""Keywords in schemas that a grammar may fail to hold."""
+
+
+def _holds_schema(given: Input) -> bool:
+    source = given.options.grammar
+    return isinstance(given, ChatInput) or (source is not None and source.kind is GrammarKind.JSON)
+
+
+def _whole(
+    given: Input,
+    parsing: ParserOptions,
+    prompt: str,
+    context: InputContext,
+    *,
+    coarse: bool = False,
+) -> Grammar | None:
+    bodies = _bodies(given, parsing, context, coarse=coarse)
     if not bodies:
         return None
     made = bodies[0] if len(bodies) == 1 else _either(*bodies)
@@ -70,14 +97,18 @@ def _reasoning_tags(given: Input, parsing: ParserOptions) -> ReasoningTags | Non
     return ReasoningTags(reasoning.opens, reasoning.closes) if is_told else None
 
 
-def _bodies(given: Input, parsing: ParserOptions, context: InputContext) -> list[Grammar]:
+def _bodies(
+    given: Input, parsing: ParserOptions, context: InputContext, *, coarse: bool
+) -> list[Grammar]:
     """Return the rules `body` of the answer and of the calls that the client asks for."""
     disabled, source = given.options.disable_any_whitespace, given.options.grammar
     any_whitespace = not (context.limits.disables_whitespace if disabled is None else disabled)
-    answers = [] if source is None else [_answer(source, any_whitespace)]
+    answers = []
+    if source is not None:
+        answers = [_answer(source._replace(coarse=coarse), any_whitespace)]
     calls = None
     if isinstance(given, ChatInput):
-        calls = tool_grammar(given, context, any_whitespace=any_whitespace)
+        calls = tool_grammar(given, context, any_whitespace=any_whitespace, coarse=coarse)
         if calls is not None and given.requires_calls:
             # No answer comes beside calls that must be made, whatever it would have to be of.
             return [calls]
@@ -108,14 +139,17 @@ def _either(calls: Grammar, answers: Grammar) -> Grammar:
     )
 
 
-def tool_grammar(chat: ChatInput, context: InputContext, *, any_whitespace: bool) -> Grammar | None:
+def tool_grammar(
+    chat: ChatInput, context: InputContext, *, any_whitespace: bool, coarse: bool = False
+) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
     form, field = call_format(chat, context), enforced_path(chat)
     if not chat.offered_tools or form is None or not (field or chat.options.grammar):
         return None
-    made = [enforced_tool(tool, form) for tool in _callable_tools(chat)]
+    offered = (tool._replace(is_coarse=coarse) for tool in _callable_tools(chat))
+    made = [enforced_tool(tool, form) for tool in offered]
     tools = [each.tool for each in made]
     specials = context.tokenizer.special_tokens
     is_alone = has_calls_alone(chat, form)

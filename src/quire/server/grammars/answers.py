@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import literal
 from quire.server.grammars.json_values import COMPACT, Separators, json_value
-from quire.server.grammars.schemas.enforceable import enforceable
+from quire.server.grammars.schemas.enforceable import SchemaTerms, enforceable
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
 MAX_GBNF_BYTES = 16 * 1024
@@ -45,7 +45,7 @@ def _write_json(source: GrammarSource, separators: Separators | None) -> AnswerR
     if schema is False:
         raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
     kept = {} if schema is True else schema
-    made = enforceable(kept, source.field, strict=source.strict)
+    made = enforceable(kept, source.field, SchemaTerms(source.strict, source.coarse))
     body = f"body: {json_value(made.schema, separators)}"
     return AnswerRule(body, made.warnings, made.loosened)
 

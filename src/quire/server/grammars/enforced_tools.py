@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from quire.server.grammars.schemas.enforceable import enforceable
+from quire.server.grammars.schemas.enforceable import SchemaTerms, enforceable
 from quire.server.grammars.text_values import TEXT_KEYWORDS
 from quire.server.grammars.tool_schemas import (
     ANNOTATIONS,
@@ -37,7 +37,8 @@ def enforced_tool(tool: CallableTool, form: ToolFormat) -> EnforcedTool:
     if tool.is_free:
         return EnforcedTool(tool)
     is_json = all(isinstance(each, JsonCall | HeadedCall) for each in form.syntax)
-    made = enforceable(tool.parameters, tool.path, strict=tool.is_strict, names_root=not is_json)
+    terms = SchemaTerms(tool.is_strict, tool.is_coarse)
+    made = enforceable(tool.parameters, tool.path, terms, names_root=not is_json)
     schema: Mapping[str, object] = made.schema
     if tool.parameters.keys() & _OPENING and "additionalProperties" not in schema:
         schema = {**schema, "additionalProperties": True}

@@ -16,9 +16,11 @@ class GrammarKind(StrEnum):
 class GrammarSource(NamedTuple):
     """The source of a grammar: `text` is a schema as JSON, the choices as a JSON array of
     strings, a regular expression, or a grammar in Lark or GBNF. `field` is where the client wrote
-    it. A schema that is `strict` has no keyword without a meaning."""
+    it. A schema that is `strict` has no keyword without a meaning; one that is `coarse` may be
+    loosened further, so that a grammar can hold it."""
 
     kind: GrammarKind
     text: str
     field: str
     strict: bool = False
+    coarse: bool = False

@@ -25,9 +25,10 @@ _OPEN = frozenset(
 
 
 class CallableTool(NamedTuple):
-    """A tool that may be called. Where it `is_free` its arguments are any object, else of the
-    schema `parameters`, at `path`, whose keywords must all say something where it `is_strict`.
-    `field` is the path of its function."""
+    """A tool that may be called, whose function is at `field`. Where it `is_free` its arguments are
+    any object, else of the schema `parameters`, at `path`. The keywords of one that `is_strict` must
+    all say something; those of one that `is_coarse` may be loosened further, so that a grammar can
+    hold them."""
 
     name: str
     parameters: Mapping[str, object]
@@ -35,6 +36,7 @@ class CallableTool(NamedTuple):
     path: str
     is_free: bool = False
     is_strict: bool = False
+    is_coarse: bool = False
 
 
 class Property(NamedTuple):

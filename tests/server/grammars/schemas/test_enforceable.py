@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from quire.server.errors import RequestError
-from quire.server.grammars.schemas.enforceable import FORMATS, enforceable
+from quire.server.grammars.schemas.enforceable import FORMATS, SchemaTerms, enforceable
 from tests.server.grammars.sampling import grammar_of, taken
 
 OBJECT = {"type": "object"}
@@ -50,7 +50,7 @@ def accepts(schema: object, value: object, *, strict: bool = True) -> bool:
     ],
 )
 def test_what_is_enforced_is_taken(schema: Mapping[str, object]) -> None:
-    made = enforceable(schema, "f", strict=True)
+    made = enforceable(schema, "f", SchemaTerms(True))
     assert (made.loosened, made.warnings) == ((), ())
 
 
@@ -76,6 +76,8 @@ LOSABLE = [
         "f.minProperties",
         {"a": 1, "b": 2, "c": 3},
     ),
+    ({"type": "integer", "minimum": 1e18}, "f.minimum", 10**19),
+    ({"type": "number", "exclusiveMaximum": -1e18}, "f.exclusiveMaximum", -(10**19)),
     ({"type": "string", "pattern": "^(?!a)"}, "f.pattern", "b"),
     ({"type": "string", "pattern": r"^(a)\1$"}, "f.pattern", "aa"),
     ({"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}, "f.oneOf", "a"),
@@ -124,7 +126,7 @@ def test_what_is_not_enforced_is_refused_where_that_was_promised(
     schema: Mapping[str, object], path: str, value: object
 ) -> None:
     with pytest.raises(RequestError) as raised:
-        enforceable(schema, "f", strict=True)
+        enforceable(schema, "f", SchemaTerms(True))
     assert raised.value.param == path and "cannot be enforced" in raised.value.message
 
 
@@ -162,24 +164,24 @@ def test_what_is_no_schema_is_refused(
     schema: Mapping[str, object], path: str, why: str, strict: bool
 ) -> None:
     with pytest.raises(RequestError) as raised:
-        enforceable(schema, "f", strict=strict)
+        enforceable(schema, "f", SchemaTerms(strict))
     assert raised.value.param == path and why in raised.value.message
 
 
 @pytest.mark.parametrize("keyword", ["minlength", "x-guidance"])
 def test_a_keyword_without_a_meaning_is_warned_of_or_refused(keyword: str) -> None:
     schema = {"items": {keyword: 3, "new\nline": 1}}
-    made = enforceable(schema, "f", strict=False)
+    made = enforceable(schema, "f", SchemaTerms(False))
     (warning,) = made.warnings
     assert f"'f.items.{keyword}'" in warning and warning.isprintable() and not made.loosened
     with pytest.raises(RequestError) as raised:
-        enforceable(schema, "f", strict=True)
+        enforceable(schema, "f", SchemaTerms(True))
     assert raised.value.param == f"f.items.{keyword}"
 
 
 def test_a_mistyped_keyword_is_suggested() -> None:
     with pytest.raises(RequestError, match="did you mean 'minLength'"):
-        enforceable({"minlength": 3}, "f", strict=True)
+        enforceable({"minlength": 3}, "f", SchemaTerms(True))
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -197,9 +199,9 @@ def test_a_format_that_is_known_is_enforced(name: str) -> None:
 def test_a_long_chain_of_references_is_followed() -> None:
     links = {str(index): {"$ref": f"#/$defs/{index + 1}"} for index in range(2500)}
     schema = {"$ref": "#/$defs/0", "$defs": {**links, "2500": {}}}
-    assert enforceable(schema, "f", strict=True).loosened == ()
+    assert enforceable(schema, "f", SchemaTerms(True)).loosened == ()
     with pytest.raises(RequestError):
-        enforceable({**schema, "$defs": {**links, "2500": {"$ref": "#"}}}, "f", strict=True)
+        enforceable({**schema, "$defs": {**links, "2500": {"$ref": "#"}}}, "f", SchemaTerms(True))
 
 
 @pytest.mark.parametrize(
@@ -248,6 +250,8 @@ def test_keywords_beside_a_reference_say_nothing_in_old_drafts() -> None:
         ({"type": "integer", "maximum": 3, "exclusiveMaximum": False}, 3, 4),
         ({"type": "array", "items": [{"const": 1}], "additionalItems": False}, [1], [1, 2]),
         ({"type": "string", "maxLength": 2.0}, "ab", "abc"),
+        ({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}, 1.5, "a"),
+        ({"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, 2**53, -1),
         ({"type": "object", "dependencies": {"a": "b"}}, {"a": 1, "b": 2}, {"a": 1}),
         ({"type": "string", "pattern": r"^(?<![\s\S])a(?![\s\S])"}, "a", "ab"),
         ({"type": "string", "pattern": "a(?=$)"}, "ba", "ab"),

@@ -45,9 +45,19 @@ FORMATS = frozenset(
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.-]")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-MAX_BOUND = 1e300
-"""Expressions have no bounds beyond."""
+MAX_BOUND = 10**17
+"""Expressions of numbers have no bounds beyond: a wider range is cut to this one."""
 _STRING = ("pattern", "format", "minLength", "maxLength")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTerms:
+    """The terms on which a schema is made: where they are `strict`, what cannot be enforced is
+    refused. `coarse` ones do without alternatives, and without references that would be written out
+    again and again: what a grammar cannot hold otherwise, it holds to them."""
+
+    strict: bool = False
+    coarse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +72,16 @@ class EnforceableSchema:
 
 
 def enforceable(
-    schema: Mapping[str, object], field: str, *, strict: bool, names_root: bool = False
+    schema: Mapping[str, object], field: str, terms: SchemaTerms, *, names_root: bool = False
 ) -> EnforceableSchema:
     """Return the schema that a grammar of a client's schema is made of. Raises RequestError for a
     schema that is none, references that lead nowhere, a schema of which no value can end, and,
-    where `strict`, for what would not be enforced or says nothing.
+    on strict terms, for what would not be enforced or says nothing.
 
     field: the path of the schema itself.
     names_root: references to the whole begin with `#/$defs/` too.
     """
-    made = _Pass(schema, field, strict=strict, names_root=names_root)
+    made = _Pass(schema, field, terms, names_root=names_root)
     enforced = made.run()
     if not can_end(enforced):
         raise invalid(field, "a value of it can never end, since it always holds another")
@@ -82,12 +92,13 @@ class _Pass:
     """The pass over one schema. What is referred to is made once, under a name."""
 
     def __init__(
-        self, root: Mapping[str, object], field: str, *, strict: bool, names_root: bool
+        self, root: Mapping[str, object], field: str, terms: SchemaTerms, *, names_root: bool
     ) -> None:
         self._names_root = names_root
-        self.rewriting = Rewriting(root, field, strict=strict)
+        self.rewriting = Rewriting(root, field, strict=terms.strict)
         self._root = SchemaNode(root, field)
-        self._strict = strict
+        self._terms = terms
+        self._room = 0 if terms.coarse else MAX_WAYS
         self._names: dict[int, str] = {}
         self._waiting: deque[tuple[str, SchemaNode]] = deque()
         self._widths: dict[int, int] = {}
@@ -106,12 +117,12 @@ class _Pass:
 
     def run(self) -> Mapping[str, object]:
         """Return the whole schema."""
-        root = self._made(self._root, MAX_WAYS)
+        root = self._made(self._root, self._room)
         assert isinstance(root, dict)
         made: dict[str, object] = {}
         while self._waiting:
             name, node = self._waiting.popleft()
-            made[name] = self._made(node, MAX_WAYS)
+            made[name] = self._made(node, self._room)
         return {**root, "$defs": made} if made else root
 
     def _held(self, node: SchemaNode) -> MadeSchema:
@@ -121,7 +132,7 @@ class _Pass:
             path = self.rewriting.path_of(node.schema, node.path)
             return {"$ref": f"#/$defs/{self._name(SchemaNode(node.schema, path))}"}
         around, self._written_out = self._written_out, set()
-        made = self._made(node, MAX_WAYS)
+        made = self._made(node, self._room)
         self._written_out = around
         return made
 
@@ -164,7 +175,7 @@ class _Pass:
                     self._note_unknown(keyword, place.where(keyword)[:MAX_PATH_CHARS])
 
     def _note_unknown(self, keyword: str, path: str) -> None:
-        if self._strict:
+        if self._terms.strict:
             meant = closest(keyword, ENFORCED | REWRITTEN)
             hint = "" if meant is None else f"; did you mean '{meant}'?"
             raise invalid(path, f"is no keyword of JSON schemas, which 'strict' asks for{hint}")
@@ -205,7 +216,8 @@ class _Pass:
             found.schema
         ):
             key = id(found.schema)
-            if key in self._written_out or not self.rewriting.values.spend(0):
+            is_cut = self._terms.coarse or not self.rewriting.values.spend(0)
+            if key in self._written_out or is_cut:
                 place.lose("$ref")
                 return set()
             place.keywords.pop("$ref")
@@ -290,7 +302,11 @@ def _new_numbers(place: Place) -> None:
                 place.keywords[keyword] = place.keywords.pop(bound)
     for keyword in _BOUNDS:
         given = place.keywords.get(keyword)
-        if is_number(given) and abs(given) > MAX_BOUND:
+        if not is_number(given) or abs(given) <= MAX_BOUND:
+            continue
+        if (given > 0) == keyword.lower().endswith("maximum"):
+            place.keywords[keyword] = MAX_BOUND if given > 0 else -MAX_BOUND
+        else:
             place.lose(keyword)
     for keyword in _COUNTS:
         given = place.keywords.get(keyword)
