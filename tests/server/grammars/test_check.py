@@ -43,6 +43,23 @@ HARD_SCHEMAS: dict[str, Schema] = {
     },
     "multiples of a prime": {"type": "integer", "multipleOf": 999_999_937},
     "very long": {"type": "array", "minItems": 100_000, "items": {"maxLength": 100_000}},
+    "cycles that meet": {
+        "type": "object",
+        "properties": {
+            f"p{index}": {"allOf": [{"$ref": "#"}, {"maxProperties": index}]} for index in range(50)
+        },
+    },
+    "negations": {"allOf": [{"not": {"const": f"{index}" + "x" * 99}} for index in range(400)]},
+    "conditions": {
+        "allOf": [
+            {
+                "if": {"properties": {"k": {"const": index}}},
+                "then": {"required": [f"p{index}"]},
+                "else": {"maxProperties": index},
+            }
+            for index in range(60)
+        ]
+    },
     "overlapping patterns": {
         "type": "object",
         "patternProperties": {f"(.*{letter}){{5}}": {} for letter in "abcdefghij"},

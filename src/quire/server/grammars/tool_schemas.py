@@ -26,7 +26,7 @@ _OPEN = frozenset(
 
 class CallableTool(NamedTuple):
     """A tool that may be called, whose function is at `field`. Where it `is_free` its arguments are
-    any object, else of the schema `parameters`, at `path`. The keywords of one that `is_strict` must
+    any object, else of the schema `parameters`, at `path`. Keywords of one that `is_strict` must
     all say something; those of one that `is_coarse` may be loosened further, so that a grammar can
     hold them."""
 

@@ -103,7 +103,9 @@ class _Pass:
         self._waiting: deque[tuple[str, SchemaNode]] = deque()
         self._widths: dict[int, int] = {}
         self._cycles = Cycles(self.rewriting)
-        self._written_out: set[int] = set()
+        self._written_out: set[int] | None = set()
+        """What is written out around a place, None where the value there has no name by which it
+        would be known again."""
         self._unknown: list[str] = []
         self._common = 1
 
@@ -122,6 +124,7 @@ class _Pass:
         made: dict[str, object] = {}
         while self._waiting:
             name, node = self._waiting.popleft()
+            self._written_out = set()
             made[name] = self._made(node, self._room)
         return {**root, "$defs": made} if made else root
 
@@ -131,7 +134,7 @@ class _Pass:
         if isinstance(node.schema, dict) and self._cycles.meets(node.schema):
             path = self.rewriting.path_of(node.schema, node.path)
             return {"$ref": f"#/$defs/{self._name(SchemaNode(node.schema, path))}"}
-        around, self._written_out = self._written_out, set()
+        around, self._written_out = self._written_out, None
         made = self._made(node, self._room)
         self._written_out = around
         return made
@@ -156,7 +159,8 @@ class _Pass:
         self._multiple(place)
         written_out = self._refer(place, node.schema, is_alone=is_alone)
         made = self._with_inner(place, is_alone=is_alone)
-        self._written_out -= written_out
+        if self._written_out is not None:
+            self._written_out -= written_out
         self._widths[id(made)] = self._width(made)
         return made
 
@@ -215,15 +219,15 @@ class _Pass:
         elif not (is_alone and len(place.keywords) == 1) and self._cycles.holds_itself(
             found.schema
         ):
-            key = id(found.schema)
+            key, around = id(found.schema), self._written_out
             is_cut = self._terms.coarse or not self.rewriting.values.spend(0)
-            if key in self._written_out or is_cut:
+            if around is None or key in around or is_cut:
                 place.lose("$ref")
                 return set()
             place.keywords.pop("$ref")
             self.rewriting.put(found.schema, found.path)
             place.keywords["allOf"] = [found.schema, *place.listed("allOf")]
-            self._written_out.add(key)
+            around.add(key)
             return {key}
         elif found.schema is self._root.schema and not self._names_root:
             place.keywords["$ref"] = "#"
