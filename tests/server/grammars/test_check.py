@@ -46,7 +46,7 @@ HARD_SCHEMAS: dict[str, Schema] = {
     "cycles that meet": {
         "type": "object",
         "properties": {
-            f"p{index}": {"allOf": [{"$ref": "#"}, {"maxProperties": index}]} for index in range(50)
+            f"p{index}": {"allOf": [{"$ref": "#"}, {"maxProperties": index}]} for index in range(12)
         },
     },
     "negations": {"allOf": [{"not": {"const": f"{index}" + "x" * 99}} for index in range(400)]},

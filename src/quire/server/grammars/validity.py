@@ -1,4 +1,4 @@
-"""Whether finished values are of the schemas that their grammars did not hold them to in full.
+"""Checks finished values against the schemas that their grammars did not hold them to in full.
 
 A check may take long, whatever its size: it belongs into a process of its own.
 """

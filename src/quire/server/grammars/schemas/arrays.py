@@ -5,26 +5,26 @@ from itertools import combinations, permutations
 
 from quire.server.grammars.schemas.keywords import TYPES
 from quire.server.grammars.schemas.literals import literals_of
-from quire.server.grammars.schemas.place import MadeSchema, Place
+from quire.server.grammars.schemas.place import MadeSchema, SchemaPlace
 
 MAX_PERMUTED = 4
 """Arrays of different ones of so many values are listed in any order, 65 at most."""
 MAX_ORDERED = 6
-"""Those of so many are listed in one order, 64 at most."""
+"""Arrays of so many values are listed in one order, 64 at most."""
 MAX_LISTED_CHARS = 1000
 CONTAINED_AT = 4
-"""What an array contains is among so many first items."""
+"""So many first items may be what an array contains."""
 _NO_ARRAYS = [kind for kind in TYPES if kind != "array"]
 
 
-def rewrite_array(place: Place) -> None:
+def rewrite_array(place: SchemaPlace) -> None:
     """Rewrite what a schema says of arrays."""
     _old_items(place)
     _unique(place)
     _contains(place)
 
 
-def _old_items(place: Place) -> None:
+def _old_items(place: SchemaPlace) -> None:
     """Say as newer drafts do how the first items must be, and how all others."""
     items = place.keywords.get("items")
     if isinstance(items, list):
@@ -37,7 +37,7 @@ def _old_items(place: Place) -> None:
         place.keywords.pop("prefixItems")
 
 
-def _unique(place: Place) -> None:
+def _unique(place: SchemaPlace) -> None:
     """List the arrays of different items, where the items are of few values."""
     if not place.keywords.get("uniqueItems"):
         place.keywords.pop("uniqueItems", None)
@@ -75,7 +75,7 @@ def _arrays(values: list[object]) -> Iterator[list[object]]:
         yield from (list(each) for each in choose(values, length))
 
 
-def _values(place: Place, schema: object) -> list[object] | None:
+def _values(place: SchemaPlace, schema: object) -> list[object] | None:
     """Return the values that a schema has if they are few, else None."""
     for _ in range(CONTAINED_AT):
         if not isinstance(schema, dict) or "$ref" not in schema:
@@ -98,7 +98,7 @@ def _fit(values: list[object], kind: object) -> bool:
     return kind is None or all(isinstance(each, str) for each in values)
 
 
-def _contains(place: Place) -> None:
+def _contains(place: SchemaPlace) -> None:
     """Let one of the first items be what an array must contain."""
     least, most = place.keywords.pop("minContains", 1), place.keywords.pop("maxContains", None)
     if "contains" not in place.keywords:
@@ -136,6 +136,6 @@ def _at_least(count: int) -> dict[str, object]:
     return {"minItems": count}
 
 
-def _number(place: Place, keyword: str, default: int = 0) -> int:
+def _number(place: SchemaPlace, keyword: str, default: int = 0) -> int:
     given = place.keywords.get(keyword)
     return int(given) if isinstance(given, int | float) else default

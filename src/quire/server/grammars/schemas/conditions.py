@@ -6,14 +6,14 @@ from typing import NamedTuple
 from quire.server.grammars.schemas.keywords import ANNOTATIONS
 from quire.server.grammars.schemas.literals import key_of, literals_of
 from quire.server.grammars.schemas.negation import either
-from quire.server.grammars.schemas.place import MadeSchema, Place
+from quire.server.grammars.schemas.place import MadeSchema, SchemaPlace
 
 MAX_NEGATED = 4
-"""Of so many branches each is told from all the others by what it is not."""
+"""So many branches are told from one another by what each is not."""
 _CONDITION = ("if", "then", "else")
 
 
-def rewrite_conditions(place: Place) -> None:
+def rewrite_conditions(place: SchemaPlace) -> None:
     """Rewrite what a schema says by others that a value has or has not."""
     _not(place)
     _cases(place)
@@ -21,7 +21,7 @@ def rewrite_conditions(place: Place) -> None:
     _one_of(place)
 
 
-def _not(place: Place) -> None:
+def _not(place: SchemaPlace) -> None:
     if "not" not in place.keywords:
         return
     given = place.keywords["not"]
@@ -44,7 +44,7 @@ def _not(place: Place) -> None:
 _LISTS = frozenset(("enum", "const"))
 
 
-def _of_kinds(place: Place, ways: Sequence[MadeSchema]) -> list[MadeSchema]:
+def _of_kinds(place: SchemaPlace, ways: Sequence[MadeSchema]) -> list[MadeSchema]:
     """Return the ways that a value of the place's types may be of."""
     kinds = place.kinds
     return [each for each in ways if kinds is None or _may_be(each, kinds)]
@@ -61,7 +61,7 @@ def _may_be(way: MadeSchema, kinds: set[str]) -> bool:
     return bool(named & kinds) or ("integer" in kinds and "number" in named)
 
 
-def _if(place: Place) -> None:
+def _if(place: SchemaPlace) -> None:
     """Say of a condition that it holds, and what follows, or that it does not."""
     if "if" not in place.keywords:
         for keyword in ("then", "else"):
@@ -110,7 +110,7 @@ class Case(NamedTuple):
     otherwise: object
 
 
-def _cases(place: Place) -> None:
+def _cases(place: SchemaPlace) -> None:
     """Join conditions on the values of one property: each value has what follows from all of
     them."""
     every = place.keywords.get("allOf")
@@ -155,7 +155,7 @@ def _case(holder: Mapping[str, object]) -> Case | None:
     )
 
 
-def _join(place: Place, cases: list[tuple[Mapping[str, object], Case]]) -> None:
+def _join(place: SchemaPlace, cases: list[tuple[Mapping[str, object], Case]]) -> None:
     """Say for each value of a property, for all others and for objects without it what follows."""
     name, holders = cases[0][1].name, {id(holder) for holder, _ in cases}
     literals = {key_of(value): value for _, case in cases for value in case.values}
@@ -206,7 +206,7 @@ def _object(name: str, schema: MadeSchema) -> MadeSchema:
 _NO_OBJECTS = ("null", "boolean", "number", "string", "array")
 
 
-def _one_of(place: Place) -> None:
+def _one_of(place: SchemaPlace) -> None:
     """Say as `anyOf` what has branches that exclude each other."""
     branches = place.keywords.get("oneOf")
     if not isinstance(branches, list):
@@ -224,13 +224,13 @@ def _one_of(place: Place) -> None:
     _any_of(place, kept)
 
 
-def _with(place: Place, branch: object) -> object:
+def _with(place: SchemaPlace, branch: object) -> object:
     """Return a branch with what is said beside it of the types and values."""
     beside = {name: place.keywords[name] for name in ("type",) if name in place.keywords}
     return {"allOf": [branch, beside]} if beside else branch
 
 
-def _any_of(place: Place, branches: list[object]) -> None:
+def _any_of(place: SchemaPlace, branches: list[object]) -> None:
     place.take("oneOf")
     if "anyOf" in place.keywords:
         place.add({"anyOf": branches}, "oneOf")
@@ -240,7 +240,7 @@ def _any_of(place: Place, branches: list[object]) -> None:
         place.keywords["anyOf"] = branches
 
 
-def _apart(place: Place, branches: list[object]) -> list[MadeSchema] | None:
+def _apart(place: SchemaPlace, branches: list[object]) -> list[MadeSchema] | None:
     """Return branches that exclude each other, since each says that it is none of the others; None
     where that cannot be said."""
     if len(branches) > MAX_NEGATED:

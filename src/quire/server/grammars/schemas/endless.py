@@ -1,4 +1,4 @@
-"""Whether a value of a schema can end, or always holds another."""
+"""Finds schemas of which no value can end, since it always holds another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

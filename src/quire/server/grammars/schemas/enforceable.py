@@ -29,7 +29,7 @@ from quire.server.grammars.schemas.keywords import (
 from quire.server.grammars.schemas.literals import is_number
 from quire.server.grammars.schemas.objects import rewrite_object
 from quire.server.grammars.schemas.patterns import is_string_enforced, plain_pattern
-from quire.server.grammars.schemas.place import MAX_WAYS, MadeSchema, Place, Rewriting
+from quire.server.grammars.schemas.place import MAX_WAYS, MadeSchema, Rewriting, SchemaPlace
 from quire.server.grammars.schemas.references import MAX_PATH_CHARS, invalid
 from quire.server.grammars.schemas.shapes import check_shapes
 from quire.server.suggestion import closest
@@ -104,8 +104,8 @@ class _Pass:
         self._widths: dict[int, int] = {}
         self._cycles = Cycles(self.rewriting)
         self._written_out: set[int] | None = set()
-        """What is written out around a place, None where the value there has no name by which it
-        would be known again."""
+        """Ids of schemas that are written out around a place; None where the value there has no
+        name by which it would be known again."""
         self._unknown: list[str] = []
         self._common = 1
 
@@ -148,7 +148,7 @@ class _Pass:
             raise invalid(path, "must be a schema, an object or a boolean")
         check_shapes(node.schema, path)
         self.rewriting.values.spend()
-        place = Place(SchemaNode(node.schema, path), self.rewriting, room)
+        place = SchemaPlace(SchemaNode(node.schema, path), self.rewriting, room)
         self._keep_known(place)
         self._follow_dynamic(place)
         _new_numbers(place)
@@ -164,7 +164,7 @@ class _Pass:
         self._widths[id(made)] = self._width(made)
         return made
 
-    def _keep_known(self, place: Place) -> None:
+    def _keep_known(self, place: SchemaPlace) -> None:
         """Leave out what says nothing of values."""
         if self.rewriting.references.stand_alone and "$ref" in place.keywords:
             place.keywords = {"$ref": place.keywords["$ref"]}
@@ -185,7 +185,7 @@ class _Pass:
             raise invalid(path, f"is no keyword of JSON schemas, which 'strict' asks for{hint}")
         self._unknown.append(ascii(path))
 
-    def _follow_dynamic(self, place: Place) -> None:
+    def _follow_dynamic(self, place: SchemaPlace) -> None:
         """Take a dynamic reference for a plain one where it can lead to one place alone."""
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if keyword not in place.keywords:
@@ -196,7 +196,7 @@ class _Pass:
             else:
                 place.lose(keyword)
 
-    def _multiple(self, place: Place) -> None:
+    def _multiple(self, place: SchemaPlace) -> None:
         """Lose a divisor that would make an expression of too many states, which are as many as the
         least common multiple of all that a value must be a multiple of."""
         divisor = place.keywords.get("multipleOf")
@@ -208,7 +208,9 @@ class _Pass:
         else:
             self._common = common
 
-    def _refer(self, place: Place, holder: Mapping[str, object], *, is_alone: bool) -> set[int]:
+    def _refer(
+        self, place: SchemaPlace, holder: Mapping[str, object], *, is_alone: bool
+    ) -> set[int]:
         """Let a reference lead to the name of what it refers to; a schema that holds itself is
         written out where it meets other keywords. Return what is written out."""
         if "$ref" not in place.keywords:
@@ -245,7 +247,7 @@ class _Pass:
             self._waiting.append((name, node))
         return name
 
-    def _with_inner(self, place: Place, *, is_alone: bool) -> Mapping[str, object]:
+    def _with_inner(self, place: SchemaPlace, *, is_alone: bool) -> Mapping[str, object]:
         """Return what is left of a schema, with what stands in it made."""
         made: dict[str, object] = {}
         for keyword, value in place.keywords.items():
@@ -297,7 +299,7 @@ class _Pass:
         return max(1, width)
 
 
-def _new_numbers(place: Place) -> None:
+def _new_numbers(place: SchemaPlace) -> None:
     """Say bounds as newer drafts do, and counts as integers."""
     for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(place.keywords.get(keyword), bool):
@@ -318,7 +320,7 @@ def _new_numbers(place: Place) -> None:
             place.keywords[keyword] = int(given)
 
 
-def _strings(place: Place) -> None:
+def _strings(place: SchemaPlace) -> None:
     """Leave out formats that are annotations, and patterns that grammars cannot be made of."""
     if place.keywords.get("format", "date") not in FORMATS:
         place.take("format")

@@ -1,4 +1,4 @@
-"""Whether schemas exclude each other: no value has both."""
+"""Finds schemas that exclude each other: no value has both."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ MAX_LITERALS = 256
 _ALL = frozenset(TYPES)
 
 
-class Outline(NamedTuple):
+class ValueOutline(NamedTuple):
     """The kinds of values that a schema may have, the values themselves where it lists them, and
     for objects the schemas of their properties and which of them must be there."""
 
@@ -24,7 +24,7 @@ class Outline(NamedTuple):
     required: frozenset[str] = frozenset()
     is_closed: bool = False
 
-    def and_(self, other: "Outline") -> "Outline":
+    def and_(self, other: "ValueOutline") -> "ValueOutline":
         """Return the outline of values that have both."""
         values = self.values
         if values is not None and other.values is not None:
@@ -32,7 +32,7 @@ class Outline(NamedTuple):
         properties = {**other.properties, **self.properties}
         for name in self.properties.keys() & other.properties.keys():
             properties[name] = {"allOf": [self.properties[name], other.properties[name]]}
-        return Outline(
+        return ValueOutline(
             self.kinds & other.kinds,
             other.values if values is None else values,
             properties,
@@ -61,12 +61,12 @@ class Exclusion(NamedTuple):
             for other in others
         )
 
-    def _outlines(self, schema: object, depth: int) -> Iterator[Outline]:
+    def _outlines(self, schema: object, depth: int) -> Iterator[ValueOutline]:
         """Yield outlines of which each value of a schema has one."""
         if schema is False:
             return
         if not isinstance(schema, dict) or depth == 0 or not self.steps.spend():
-            yield Outline()
+            yield ValueOutline()
             return
         own = [_own(schema)]
         self.steps.spend(len(own[0].properties) + len(own[0].required))
@@ -81,7 +81,7 @@ class Exclusion(NamedTuple):
                 own = self._both(own, inner)
         yield from own
 
-    def _both(self, ones: list[Outline], others: Iterator[Outline]) -> list[Outline]:
+    def _both(self, ones: list[ValueOutline], others: Iterator[ValueOutline]) -> list[ValueOutline]:
         """Return the outlines of values that have one of each; less is said where they are many."""
         listed = list(others)
         if len(ones) * len(listed) > MAX_BRANCHES:
@@ -91,7 +91,7 @@ class Exclusion(NamedTuple):
             return ones
         return [one.and_(other) for one in ones for other in listed]
 
-    def _exclude(self, one: Outline, other: Outline, depth: int) -> bool:
+    def _exclude(self, one: ValueOutline, other: ValueOutline, depth: int) -> bool:
         kinds = one.kinds & other.kinds
         if not kinds:
             return True
@@ -125,7 +125,7 @@ def _listed(given: object) -> list[object]:
     return given if isinstance(given, list) else []
 
 
-def _own(schema: Mapping[str, object]) -> Outline:
+def _own(schema: Mapping[str, object]) -> ValueOutline:
     """Return the outline of what a schema says by itself."""
     kinds = _ALL
     given = schema.get("type")
@@ -140,7 +140,7 @@ def _own(schema: Mapping[str, object]) -> Outline:
     properties, required = schema.get("properties"), schema.get("required")
     names = required if isinstance(required, list) else []
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-    return Outline(
+    return ValueOutline(
         kinds,
         keys,
         properties if isinstance(properties, dict) else {},

@@ -8,7 +8,7 @@ from math import comb
 
 from quire.server.grammars.schemas.literals import literals_of
 from quire.server.grammars.schemas.patterns import are_disjoint, matches, plain_pattern
-from quire.server.grammars.schemas.place import MadeSchema, Place
+from quire.server.grammars.schemas.place import MadeSchema, SchemaPlace
 
 MAX_NAMES = 512
 MAX_PATTERNS = 16
@@ -20,7 +20,7 @@ MAX_COMBINED = 4
 _APPLICATORS = frozenset(("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "not"))
 
 
-def rewrite_object(place: Place) -> None:
+def rewrite_object(place: SchemaPlace) -> None:
     """Rewrite what a schema says of objects."""
     _unevaluated(place)
     _dependents(place)
@@ -29,9 +29,9 @@ def rewrite_object(place: Place) -> None:
     _counts(place)
 
 
-def _unevaluated(place: Place) -> None:
-    """Where nothing else speaks of the properties or items, all that a schema does not name are
-    those that it has not evaluated."""
+def _unevaluated(place: SchemaPlace) -> None:
+    """Say plainly what is not evaluated, where nothing else speaks of the properties or items: it
+    is all that the schema does not name."""
     for keyword, plain in (
         ("unevaluatedProperties", "additionalProperties"),
         ("unevaluatedItems", "items"),
@@ -48,7 +48,7 @@ def _unevaluated(place: Place) -> None:
             place.keywords[plain] = place.take(keyword)
 
 
-def _dependents(place: Place) -> None:
+def _dependents(place: SchemaPlace) -> None:
     """Rewrite what must be there, and how all must be, where a property is there."""
     for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
         if keyword not in place.keywords:
@@ -67,7 +67,7 @@ def _dependents(place: Place) -> None:
             place.offer([{"properties": {name: False}}, there], f"{keyword}.{name}")
 
 
-def _names(place: Place) -> None:
+def _names(place: SchemaPlace) -> None:
     """Say by properties and patterns which names they may have."""
     given = _resolved(place, "propertyNames")
     if given is None or given is True or given == {}:
@@ -97,7 +97,7 @@ def _names(place: Place) -> None:
 _SILENT = frozenset(("title", "description", "$comment", "examples", "default", "format"))
 
 
-def _resolved(place: Place, keyword: str) -> object:
+def _resolved(place: SchemaPlace, keyword: str) -> object:
     """Return the schema at a keyword, or what it refers to."""
     given = place.keywords.get(keyword)
     for _ in range(MAX_COMBINED):
@@ -120,7 +120,7 @@ def _name_pattern(given: Mapping[str, object]) -> str | None:
     return f"^[\\s\\S]{{{least},{'' if most is None else most}}}$" if has_length else ""
 
 
-def _only_names(place: Place, names: list[str]) -> None:
+def _only_names(place: SchemaPlace, names: list[str]) -> None:
     """Let objects have properties of these names alone."""
     properties, patterns = _held(place, "properties"), _held(place, "patternProperties")
     others = place.keywords.get("additionalProperties", True)
@@ -133,7 +133,7 @@ def _only_names(place: Place, names: list[str]) -> None:
     place.keywords["additionalProperties"] = False
 
 
-def _only_matching(place: Place, pattern: str) -> bool:
+def _only_matching(place: SchemaPlace, pattern: str) -> bool:
     """Let the names of properties match a pattern; return whether that can be said."""
     properties, patterns = _held(place, "properties"), _held(place, "patternProperties")
     others = place.keywords.get("additionalProperties", True)
@@ -147,7 +147,7 @@ def _only_matching(place: Place, pattern: str) -> bool:
     return True
 
 
-def _patterns(place: Place) -> None:
+def _patterns(place: SchemaPlace) -> None:
     """Give each pattern names of its own: grammars hold a name to one schema."""
     given = _held(place, "patternProperties")
     if not given:
@@ -174,20 +174,20 @@ def _patterns(place: Place) -> None:
         place.keywords["patternProperties"] = _apart(place, known)
 
 
-def _open(place: Place) -> None:
+def _open(place: SchemaPlace) -> None:
     """Let there be more properties than are described, where some can no longer be."""
     if place.keywords.get("additionalProperties") is False:
         place.keywords.pop("additionalProperties")
 
 
-def _speaks(place: Place, pattern: str, name: str) -> bool:
+def _speaks(place: SchemaPlace, pattern: str, name: str) -> bool:
     if not place.rewriting.steps.spend(STEPS_OF_MATCH):
         place.rewriting.lose(place.where("patternProperties"))
         return False
     return matches(pattern, name)
 
 
-def _apart(place: Place, given: Mapping[str, object]) -> dict[str, object]:
+def _apart(place: SchemaPlace, given: Mapping[str, object]) -> dict[str, object]:
     """Return patterns of which no two match one name. Those that do become one, of which a value
     may be as either says."""
     if len(given) <= MAX_PATTERNS and are_disjoint(tuple(given)):
@@ -216,7 +216,7 @@ def _joined(group: Sequence[str]) -> str:
     return group[0] if len(group) == 1 else "|".join(f"(?:{each})" for each in group)
 
 
-def _counts(place: Place) -> None:
+def _counts(place: SchemaPlace) -> None:
     """Say by required properties how many there are, where others than these are counted too."""
     least, most = _count(place, "minProperties"), _count(place, "maxProperties")
     if least == 0:
@@ -247,7 +247,7 @@ def _counts(place: Place) -> None:
 
 
 def _combine(
-    place: Place, optional: list[str], wanted: int, spare: int | None, *, is_closed: bool
+    place: SchemaPlace, optional: list[str], wanted: int, spare: int | None, *, is_closed: bool
 ) -> None:
     """Say by alternatives which of the properties that may be there are, `wanted` of them at least
     and `spare` at most."""
@@ -287,23 +287,23 @@ def _combine(
         _lose_counts(place)
 
 
-def _lose_counts(place: Place) -> None:
+def _lose_counts(place: SchemaPlace) -> None:
     for keyword in ("minProperties", "maxProperties"):
         if keyword in place.keywords:
             place.lose(keyword)
 
 
-def _count(place: Place, keyword: str) -> int | None:
+def _count(place: SchemaPlace, keyword: str) -> int | None:
     given = place.keywords.get(keyword)
     return int(given) if isinstance(given, int | float) else None
 
 
-def _required(place: Place) -> list[str]:
+def _required(place: SchemaPlace) -> list[str]:
     given = place.keywords.get("required")
     names = given if isinstance(given, list) else []
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
-def _held(place: Place, keyword: str) -> Mapping[str, object]:
+def _held(place: SchemaPlace, keyword: str) -> Mapping[str, object]:
     given = place.keywords.get(keyword)
     return given if isinstance(given, dict) else {}

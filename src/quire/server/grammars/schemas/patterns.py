@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_PATTERN_CHARS = 4_000
-"""Of patterns that are made."""
+"""Longer patterns are not made."""
 MAX_WORD_CHARS = 128
 KEPT_PATTERNS = 1024
 KEPT_MATCHERS = 64

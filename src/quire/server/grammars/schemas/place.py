@@ -66,7 +66,7 @@ class Rewriting:
         return self._paths.get(id(schema), path)
 
 
-class Place:
+class SchemaPlace:
     """A schema in the making. `keywords` are those that are left of it, in their order; each part
     of the pass takes those that it rewrites.
 

@@ -42,7 +42,7 @@ class References:
         draft = root.get("$schema")
         named = draft if isinstance(draft, str) else ""
         self.stand_alone = any(each in named for each in _LONE_REFERENCES)
-        """Whether keywords beside a reference say nothing, as in old drafts."""
+        """True in old drafts: keywords beside a reference say nothing."""
         self._id_keyword = "id" if any(each in named for each in _OLD_DRAFTS) else "$id"
         self._root = SchemaNode(root, field)
         self._resources = {"": self._root}

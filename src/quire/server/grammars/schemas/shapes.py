@@ -1,4 +1,4 @@
-"""Whether the keywords of a schema hold what they must."""
+"""Checks that the keywords of a schema hold what they must."""
 
 from collections.abc import Callable, Mapping
 
