@@ -127,3 +127,20 @@ def test_a_promise_is_kept_or_refused(served: Served, tokenizer: TextTokenizer) 
     enforced = format_of({"type": "object", "required": ["n"]})
     reply = served.chat(**MESSAGES, response_format=enforced)
     assert "quire" not in reply.json()["choices"][0] and "x-quire-ignored" not in reply.headers
+
+
+def test_what_no_grammar_can_hold_is_loosened_further(served: Served) -> None:
+    entry = {"type": "object", "properties": {"v": {"type": "string", "maxLength": 1}}}
+    schema = {
+        "$ref": "#/$defs/value",
+        "$defs": {
+            "value": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/entry"}]},
+            "entry": {**entry, "allOf": [{"$ref": "#/$defs/map"}]},
+            "map": {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
+        },
+    }
+    reply = served.chat(**MESSAGES, response_format=format_of(schema))
+    path = "response_format.json_schema.schema.$defs.entry.allOf[0].$ref"
+    assert (reply.status_code, reply.headers["x-quire-ignored"]) == (200, path)
+    strict = served.chat(**MESSAGES, response_format=format_of(schema, strict=True))
+    assert strict.status_code == 400

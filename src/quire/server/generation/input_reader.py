@@ -47,7 +47,9 @@ Made = TypeVar("Made")
 
 INLINE_BYTES = 4 * 1024
 INLINE_GRAMMAR_BYTES = 1024
-"""A grammar in GBNF of this size takes up to 6 ms to convert, one of INLINE_BYTES up to 40."""
+"""A grammar in GBNF of this size takes up to 6 ms to convert, one of INLINE_BYTES up to 40; a
+schema that is made to be hard takes as long."""
+_LONG_TO_READ = (b'grammar"', b'schema"', b'guided_json"', b'outputs"', b'parameters"', b"\\u")
 THREAD_BYTES = 64 * 1024
 MEDIUM_BYTES = 1024 * 1024
 NUM_THREADS = 2
@@ -229,7 +231,7 @@ def _is_read_at_once(body: bytes) -> bool:
     escapes."""
     if len(body) <= INLINE_GRAMMAR_BYTES:
         return True
-    return len(body) <= INLINE_BYTES and b'grammar"' not in body and b"\\u" not in body
+    return len(body) <= INLINE_BYTES and not any(each in body for each in _LONG_TO_READ)
 
 
 class WorkerPool:
