@@ -15,8 +15,6 @@ from tests.server.apis.openai.test_tools import HELLO, says
 from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
-pytest.importorskip("jsonschema")
-
 SCHEMA: Any = {
     "type": "object",
     "properties": {"n": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}},

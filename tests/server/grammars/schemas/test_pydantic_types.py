@@ -12,14 +12,13 @@ from re import Pattern
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
+import jsonschema
 import pydantic
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from tests.server.grammars.sampling import grammar_of, taken
-
-jsonschema = pytest.importorskip("jsonschema")
 
 
 class Colour(Enum):

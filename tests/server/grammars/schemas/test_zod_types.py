@@ -5,12 +5,11 @@ of the version named in it (MIT) gives for each of them, for both drafts, as inp
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tests.server.grammars.matching import matcher
 from tests.server.grammars.sampling import grammar_of, written
-
-jsonschema = pytest.importorskip("jsonschema")
 
 ZOD = json.loads((Path(__file__).parent / "zod_schemas.json").read_text(encoding="utf-8"))
 LOOSENED = {"hostname": "f.pattern", "emoji": "f.pattern"}
