@@ -4,6 +4,7 @@ Streams and whole answers are made of the same output deltas, so that they canno
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, TokenLogprobs
@@ -12,7 +13,7 @@ from quire.server.errors import SERVER_ERROR, RequestError
 from quire.server.generation.context import Prompt, TextOptions
 from quire.server.generation.output_delta import Ending, LogprobEntry, OutputDelta
 from quire.server.generation.parsed_output import ParsedOutput
-from quire.server.generation.promised_values import PromisedValues
+from quire.server.grammars.compose import SchemaPromise
 from quire.server.grammars.validity import ValueCheck
 from quire.server.text.detokenizer import Detokenizer, continues_text
 from quire.server.text.stop_strings import StopStringMatcher, StopStringScan, StopStringTable
@@ -34,6 +35,38 @@ _FAILURES = {
     ),
 }
 """The ends of outputs that cannot be used, and what is told of them."""
+
+
+class PromisedValues:
+    """Gathers the answer and the calls of one output, delta by delta."""
+
+    def __init__(self, promises: Sequence[SchemaPromise]) -> None:
+        self._schemas = {each.tool: each.schema for each in promises}
+        self._text: list[str] = []
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, list[str]] = {}
+
+    def add(self, delta: OutputDelta) -> None:
+        """Take the next delta of the output."""
+        if not self._schemas:
+            return
+        if delta.text and None in self._schemas:
+            self._text.append(delta.text)
+        for call in delta.calls:
+            if call.name is not None:
+                self._names[call.number] = call.name
+            self._arguments.setdefault(call.number, []).append(call.arguments)
+
+    def checks(self) -> tuple[ValueCheck, ...]:
+        """Return the values with their schemas: of calls, or without any, of the answer."""
+        called = [
+            (self._schemas.get(self._names.get(number, "")), "".join(parts))
+            for number, parts in self._arguments.items()
+        ]
+        if called:
+            return tuple(ValueCheck(schema, text) for schema, text in called if schema is not None)
+        answer = self._schemas.get(None)
+        return () if answer is None else (ValueCheck(answer, "".join(self._text)),)
 
 
 class ChoiceOutput:
