@@ -59,8 +59,8 @@ LONGEST_READ_S = 60.0
 LONGEST_CHECK_S = 10.0
 """An answer waits no longer to be checked."""
 IDLE_S = 300.0
-"""After so many seconds without work the worker processes end, and their memory is free. Turns of an
-agent, whose bodies need one, are minutes apart."""
+"""Seconds without work after which the worker processes end, and their memory is free. An agent,
+whose bodies need one, may take minutes from turn to turn."""
 END_WITHIN_S = 0.01
 
 
