@@ -26,7 +26,7 @@ SERVES := $(VENV)/.ready-serve
 TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
-CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
+CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node .clients/.ready-node-agents
 # Tests of a single server, which two replicas pass unchanged and two engines in one box too, but for those marked one_engine.
 ON_SEVERAL := $(filter-out %/test_bench.py %/test_refused_starts.py %/test_run_batch.py,$(wildcard tests/e2e/test_*.py)) $(addprefix tests/e2e/,http models restarts sdks)
 CODE := src tests bench tools setup.py
@@ -219,8 +219,17 @@ $(VENV)/.ready-compiled: $(INSTALLED)
 	.clients/venv-$*/bin/pip install --disable-pip-version-check --no-deps $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r $< \
 		&& touch $@ || { rm -rf .clients/venv-$*; echo "make clients: the clients of $* cannot be installed here"; }
 
-.clients/.ready-node: tests/e2e/clients/requirements/package.json
+.clients/.ready-node: tests/e2e/clients/requirements/node.json
 	mkdir -p .clients
-	cp $< .clients/
+	cp $< .clients/package.json
 	npm install --prefix .clients --no-audit --no-fund --no-package-lock \
 		&& touch $@ || { rm -rf .clients/node_modules; echo "make clients: those of node cannot be installed here"; }
+
+# Agents, 850 MB: what they run after their installation is named, since not every npm runs it.
+.clients/.ready-node-agents: tests/e2e/clients/requirements/node-agents.json
+	mkdir -p .clients/node-agents
+	cp $< .clients/node-agents/package.json
+	npm install --prefix .clients/node-agents --no-audit --no-fund --no-package-lock --ignore-scripts \
+		&& (cd .clients/node-agents/node_modules/@anthropic-ai/claude-code && node install.cjs) \
+		&& (cd .clients/node-agents/node_modules/opencode-ai && node postinstall.mjs) \
+		&& touch $@ || { rm -rf .clients/node-agents; echo "make clients: the agents of node cannot be installed here"; }

@@ -75,4 +75,6 @@ def test_clients_have_an_environment_for_each_group_of_pins(tmp_path: Path) -> N
     assert sorted(made) == sorted(groups)
     for group in groups:
         assert re.search(rf"venv-{group}/bin/pip install .*/{group}\.txt", commands)
-    assert "npm install --prefix .clients" in commands
+    assert "npm install --prefix .clients --" in commands
+    assert "npm install --prefix .clients/node-agents --" in commands
+    assert not re.search(r"pip install .*/node", commands)

