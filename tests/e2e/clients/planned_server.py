@@ -4,12 +4,14 @@
 
 Front end, scheduler, cache, engine and weights are those of `quire serve`: prompts are computed and
 found in the prefix cache as ever. Each request is only given a grammar that leaves it the planned
-tokens, and the log tells after which mark it is answered.
+tokens, and the log tells after which mark it is answered, and how many of its first tokens an
+earlier prompt has too.
 """
 
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +32,15 @@ from quire.server.http.listen import bind, url_of
 from quire.server.text.tokenizer import load_tokenizer
 from tests.e2e.clients.plan import Plan, read_plan
 
+NUM_EARLIER = 32
+"""So many prompts are compared with."""
 logger = logging.getLogger(__name__)
+
+
+def num_shared(prompt: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two prompts begin with alike."""
+    pairs = zip(prompt, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(prompt), len(other)))
 
 
 class PlannedEngine(EngineSupervisor):
@@ -47,12 +57,15 @@ class PlannedEngine(EngineSupervisor):
     ) -> None:
         super().__init__(config, subscriber, supervision, starter)
         self._plan = plan
+        self._earlier: deque[Sequence[int]] = deque(maxlen=NUM_EARLIER)
 
     def submit(self, request: NewRequest, resumed: ResumedOutput | None = None) -> TokenStream:
         if request.stopping.max_tokens == 0:
             return super().submit(request, resumed)
-        planned = self._plan.planned(request)
-        logger.info("planned %s after %r", request.id, planned.mark)
+        planned, prompt = self._plan.planned(request), request.prompt_token_ids
+        shared = max((num_shared(prompt, each) for each in self._earlier), default=0)
+        self._earlier.append(prompt)
+        logger.info("planned %s after %r, shares %d", request.id, planned.mark, shared)
         return super().submit(planned.request, resumed)
 
 

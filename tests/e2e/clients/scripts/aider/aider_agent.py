@@ -12,6 +12,9 @@ MODEL = f"openai/{os.environ['OPENAI_MODEL']}"
 aider = str(Path(sys.executable).with_name("aider"))
 folder = Path("work")
 folder.mkdir()
+(folder / ".aider.model.settings.yml").write_text(
+    f"- name: {MODEL}\n  extra_params: {{max_tokens: {os.environ['MAX_TOKENS']}}}\n"
+)
 subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
 quiet = ["--no-check-update", "--analytics-disable", "--no-show-release-notes", "--no-pretty"]
 options = ["--yes-always", "--no-show-model-warnings", "--no-auto-commits", "--map-tokens", "0"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from turns import go_through
 
 MODEL = os.environ["OPENAI_MODEL"]
+LIMITS = {"context": int(os.environ["CONTEXT"]), "output": int(os.environ["MAX_TOKENS"])}
 CONFIG = {
     "model": f"quire/{MODEL}",
     "small_model": f"quire/{MODEL}",
@@ -22,7 +23,7 @@ CONFIG = {
                 "baseURL": os.environ["OPENAI_BASE_URL"],
                 "apiKey": "{env:OPENAI_API_KEY}",
             },
-            "models": {MODEL: {"limit": {"context": int(os.environ["CONTEXT"]), "output": 1024}}},
+            "models": {MODEL: {"limit": LIMITS}},
         }
     },
 }
