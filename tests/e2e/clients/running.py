@@ -31,6 +31,7 @@ def environment(server: ServerProcess, name: str, model: Path, home: Path) -> di
     return {
         "PATH": f"{agents}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(SCRIPTS),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(home),
         "OPENAI_BASE_URL": f"{server.url}/v1",
         "OPENAI_API_KEY": KEY,
