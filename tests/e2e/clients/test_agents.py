@@ -62,7 +62,8 @@ def _change(path: Path, **fields: object) -> None:
 def server(model: Path) -> Iterator[ServerProcess]:
     command = ("tests.e2e.clients.planned_server", str(FOLDER / "plan.json"))
     flags = ("--served-model-name", AGENT, "--api-key", KEY, "--tool-call-parser", "hermes")
-    with server_process(str(model), *flags, command=command) as running:
+    alias = ("--model-alias", f"claude-*={AGENT}")
+    with server_process(str(model), *flags, *alias, command=command) as running:
         yield running
 
 

@@ -6,11 +6,7 @@ from pathlib import Path
 
 from turns import go_through
 
-MODEL = os.environ["OPENAI_MODEL"]
 VARIABLES = {
-    "ANTHROPIC_MODEL": MODEL,
-    "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
-    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": os.environ["MAX_TOKENS"],
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
