@@ -29,7 +29,7 @@ from quire.server.app.openapi.document import describe
 from quire.server.app.page.files import read_page_files
 from quire.server.app.page.routes import router as page
 from quire.server.config import ServedModelConfig, ServerConfig
-from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.errors import NOT_FOUND, UPGRADE_REQUIRED, RequestError
 from quire.server.generation.service import Observers, Service
 from quire.server.http.compression import Compression
 from quire.server.http.trace_context import TRACEPARENT
@@ -198,6 +198,8 @@ async def _on_request_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Answer what the framework itself refuses: an unknown path, a method that a path has not."""
     assert isinstance(error, HTTPException)
+    if error.status_code != NOT_FOUND and "sec-websocket-key" in request.headers:
+        return _no_websocket(request)
     where = f"{request.method} {request.url.path}"
     message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
     code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
@@ -206,6 +208,16 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     response.headers.update(error.headers or {})
     if "allow" in response.headers:  # a path has a route for each of its methods
         response.headers["allow"] = ", ".join(sorted(_methods_of(request)))
+    return response
+
+
+def _no_websocket(request: Request) -> Response:
+    """Answer a WebSocket's handshake at a path that is asked by POST. With this status a client
+    such as Codex goes on over HTTP at once, where after others it tries again for seconds."""
+    message = "This server has no WebSockets: send the request by POST."
+    refusal = RequestError(message, code="no_websocket", status=UPGRADE_REQUIRED)
+    response = _error_response(request, refusal)
+    response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     return response
 
 

@@ -282,5 +282,5 @@ def enforced_path(chat: ChatInput) -> str | None:
     """Return the path of the field for which calls must be of a grammar, None without one."""
     if chat.requires_calls or (chat.choice.among is not None and chat.offered_tools):
         return chat.path("tool_choice")
-    strict = (f"{tool.path}.strict" for tool in chat.callable_tools if tool.strict)
+    strict = (tool.strict_path for tool in chat.callable_tools if tool.strict)
     return next(strict, None)

@@ -204,7 +204,8 @@ class InputMessage:
 @dataclass(frozen=True, slots=True)
 class InputTool:
     """A function that the model may call. `parameters` is the JSON schema of its arguments, an
-    object, at `schema_path`; where `strict`, calls are held to it."""
+    object, at `schema_path`; where `strict`, calls are held to it. A function of one text may have
+    a `text_grammar`, which that text must be of."""
 
     name: str
     description: str | None
@@ -212,6 +213,12 @@ class InputTool:
     strict: bool
     path: str
     schema_path: str
+    text_grammar: GrammarSource | None = None
+
+    @property
+    def strict_path(self) -> str:
+        """The path of the field for which calls are held to the schema."""
+        return f"{self.path}.strict" if self.text_grammar is None else self.text_grammar.field
 
     def as_template_tool(self) -> dict[str, object]:
         """Return the tool as templates expect it."""
@@ -271,6 +278,7 @@ class ChatInput:
     num_cached: the messages at the beginning that the client wants in the prefix cache, with the
         tools; None where it does not say.
     keeps_order: the answer tells in which order the parts of the output came.
+    drops_turns: a prompt that is too long for the context loses its oldest turns.
     no_effect: paths of fields that were accepted and change nothing.
     ignored: paths of what was left out, since Quire does not know it.
     """
@@ -287,6 +295,7 @@ class ChatInput:
     old_calls: bool = False
     num_cached: int | None = None
     keeps_order: bool = False
+    drops_turns: bool = False
     no_effect: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 

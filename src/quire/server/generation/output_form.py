@@ -165,8 +165,8 @@ def tool_grammar(
     parts = (
         Grammar(
             f"start: body\n{tool_calls(form, alone._replace(tools=[tool]), specials)}",
-            KIND,
-            tool.path,
+            KIND if tool.text_grammar is None else tool.text_grammar.kind,
+            tool.field if tool.text_grammar is None else tool.text_grammar.field,
         )
         for tool in tools
     )
@@ -205,6 +205,7 @@ def _callable_tools(chat: ChatInput) -> list[CallableTool]:
             tool.schema_path,
             is_free=not (chat.requires_calls or tool.strict),
             is_strict=tool.strict,
+            text_grammar=tool.text_grammar,
         )
         for tool in chat.callable_tools
     ]

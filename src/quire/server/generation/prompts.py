@@ -70,7 +70,7 @@ def truncation_of(given: Input, context: InputContext) -> Truncation | None:
             param="truncation_side",
         )
     if most == WHAT_FITS:
-        most = _num_that_fit(given.options, context.facts.max_model_len)
+        most = num_that_fit(given.options, context.facts.max_model_len)
     return Truncation(most, side or TruncationSide.LEFT, context.tokenizer.bos_token_id)
 
 
@@ -88,7 +88,7 @@ def check_truncation(most: int | None, side: TruncationSide | None) -> None:
         )
 
 
-def _num_that_fit(options: OutputOptions, max_model_len: int) -> int:
+def num_that_fit(options: OutputOptions, max_model_len: int) -> int:
     """Return the tokens of the context that the output leaves, of which it wants at least one."""
     asked = options.default_max_tokens if options.max_tokens is None else options.max_tokens
     num_outputs = max(asked or 1, 1)

@@ -8,7 +8,6 @@ from quire.server.generation.input import ChatInput, Input, OutputOptions, TextI
 from quire.server.generation.output_form import output_grammar, parser_options
 from quire.server.generation.parsed_input import TokenizedRequest
 from quire.server.generation.prompts import (
-    chat_prompt,
     encode_any,
     render_chat,
     text_prompts,
@@ -19,6 +18,7 @@ from quire.server.generation.prompts import (
 )
 from quire.server.generation.reasoning_options import effort_warnings, thinking_budget
 from quire.server.generation.token_bans import bad_word_tokens
+from quire.server.generation.turns import write_chat
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.output_parser import ParserOptions
 
@@ -63,15 +63,15 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         *unread_kwargs(given, context),
         *effort_warnings(given, context),
     )
-    text, place = render_chat(given, context)
-    prompt = with_cacheable(chat_prompt(text, given, context), text, given, context)
+    (text, place), written, dropped = write_chat(given, context)
+    prompt = with_cacheable(written, text, given, context)
     parsing = parser_options(given, text, context)
     grammar = output_grammar(given, parsing, text, context)
     budget = thinking_budget(given, parsing, context)
     return TokenizedRequest(
         options,
         (prompt,),
-        warnings + truncation_warnings((prompt,)),
+        warnings + dropped + truncation_warnings((prompt,)),
         replace(
             _text_options(options, context),
             echo=given.echo,

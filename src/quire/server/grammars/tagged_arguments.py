@@ -3,6 +3,7 @@ are JSON."""
 
 from quire.server.grammars.compose import ANY_TEXT, literal
 from quire.server.grammars.rules import GAP, Rules
+from quire.server.grammars.source import GrammarKind
 from quire.server.grammars.text_values import text_terminal
 from quire.server.grammars.tool_schemas import (
     CallableTool,
@@ -45,6 +46,11 @@ def _parameter(syntax: TaggedCall, given: Property, tool: CallableTool, rules: R
 def _value(syntax: TaggedCall, given: Property, tool: CallableTool, rules: Rules) -> str:
     """Return Lark for a value and its closing tag."""
     schema, close = given.schema, syntax.value_close
+    lark = tool.text_grammar
+    if lark is not None and lark.kind is GrammarKind.GRAMMAR:
+        # With a line end beside each tag a text may begin and end with one of its own.
+        text = rules.add(f"%lark {{\n{lark.text}\n}}")
+        return f"GAP {text} GAP {rules.written(close, close)}"
     if isinstance(schema, bool):
         return rules.until(ANY_TEXT, close)
     if schema.get("type") != "string":

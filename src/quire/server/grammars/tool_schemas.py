@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from quire.server.errors import RequestError
 from quire.server.grammars.json_values import Separators, json_value
+from quire.server.grammars.source import GrammarSource
 
 Schema: TypeAlias = Mapping[str, object] | bool
 
@@ -28,7 +29,8 @@ class CallableTool(NamedTuple):
     """A tool that may be called, whose function is at `field`. Where it `is_free` its arguments are
     any object, else of the schema `parameters`, at `path`. Keywords of one that `is_strict` must
     all say something; those of one that `is_coarse` may be loosened further, so that a grammar can
-    hold them."""
+    hold them. The arguments of a tool with a `text_grammar` in Lark are one text, which must be of
+    that, and their schema does not say it."""
 
     name: str
     parameters: Mapping[str, object]
@@ -37,6 +39,7 @@ class CallableTool(NamedTuple):
     is_free: bool = False
     is_strict: bool = False
     is_coarse: bool = False
+    text_grammar: GrammarSource | None = None
 
 
 class Property(NamedTuple):

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.apis.openai.wire import TokenInfo
-from quire.server.apis.responses.output import OutputItems
+from quire.server.apis.responses.items.tools import ClientTool
+from quire.server.apis.responses.output import ItemOptions, OutputItems
 from quire.server.apis.responses.stream_events import StreamEvent, encode_event
 from quire.server.generation.context import TextOptions
 from quire.server.generation.output_delta import Ending, GatheredOutput, LogprobEntry, OutputDelta
@@ -26,7 +27,13 @@ TEXT_DELTAS = (
     "response.output_text.delta",
     "response.reasoning_text.delta",
     "response.function_call_arguments.delta",
+    "response.custom_tool_call_input.delta",
 )
+PARSED = ItemOptions()
+RENAMED = {
+    "get_weather": ClientTool("weather", "sky"),
+    "search": ClientTool("search", is_custom=True),
+}
 
 
 def infos(entries: Sequence[LogprobEntry]) -> tuple[TokenInfo, ...]:
@@ -79,14 +86,14 @@ class Told:
         elif kind in ("response.content_part.done", "response.content_part.added"):
             self.parts.append(body["part"])
         else:
-            assert self.texts[index] == body.get("text", body.get("arguments"))
+            assert self.texts[index] == body.get("text", body.get("arguments", body.get("input")))
             assert self.logprobs[index] == body.get("logprobs", [])
 
 
-def told(deltas: Sequence[OutputDelta], *, is_parsed: bool = True) -> tuple[Told, list[object]]:
+def told(deltas: Sequence[OutputDelta], given: ItemOptions = PARSED) -> tuple[Told, list[object]]:
     """What a stream of these deltas tells, and the items that the whole response has."""
     numbers, heard = count(), Told()
-    output = OutputItems("-x", numbers, infos, is_parsed=is_parsed)
+    output = OutputItems("-x", numbers, infos, given)
     made = [event for delta in deltas for event in output.take(delta)]
     made += output.end("completed")
     assert [event.sequence_number for event in made] == [*range(len(made))]
@@ -95,11 +102,11 @@ def told(deltas: Sequence[OutputDelta], *, is_parsed: bool = True) -> tuple[Told
     return heard, [msgspec.json.decode(item) for item in output.items]
 
 
-def whole(deltas: Sequence[OutputDelta], *, is_parsed: bool = True) -> list[object]:
+def whole(deltas: Sequence[OutputDelta], given: ItemOptions = PARSED) -> list[object]:
     gathered = GatheredOutput()
     for delta in deltas:
         gathered.add(delta)
-    _, items = told([gathered.joined()], is_parsed=is_parsed)
+    _, items = told([gathered.joined()], given)
     return items
 
 
@@ -112,18 +119,19 @@ def test_a_stream_tells_the_whole_response_however_the_output_is_split(
     tokens = data.draw(st.lists(st.sampled_from(fragments(form.value)), max_size=16))
     given = options(form, in_reasoning=data.draw(st.booleans()))
     sizes = data.draw(st.lists(st.integers(1, 4), max_size=16))
+    made = ItemOptions(data.draw(st.sampled_from([{}, RENAMED])), data.draw(st.booleans()))
     by_token = deltas_of(tokens, [1] * len(tokens), given)
-    heard, items = told(deltas_of(tokens, sizes, given))
-    assert heard.items == items == whole(by_token)
+    heard, items = told(deltas_of(tokens, sizes, given), made)
+    assert heard.items == items == whole(by_token, made)
     for index, item in enumerate(items):
         assert isinstance(item, dict)
-        said = item.get("content") or [{"text": item.get("arguments")}]
+        said = item.get("content") or [{"text": item.get("arguments", item.get("input"))}]
         assert said[0]["text"] == heard.texts[index]
         assert said[0].get("logprobs", []) == heard.logprobs[index]
     joined = "".join(delta.text for delta in by_token)
     assert joined == "".join(text_of(item) for item in items if kind_of(item) == "message")
     by_chars = deltas_of([*"".join(tokens)], sizes, given)
-    assert bare(told(by_chars)[0].items) == bare(items)
+    assert bare(told(by_chars, made)[0].items) == bare(items)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +182,9 @@ def test_an_output_that_is_not_parsed_is_one_message(tokens: list[str]) -> None:
         OutputDelta(text, (), (LogprobEntry(number, 0.0, (), 0),))
         for number, text in enumerate(tokens)
     ]
-    heard, items = told(deltas, is_parsed=False)
-    assert heard.items == items == whole(deltas, is_parsed=False)
+    plain = ItemOptions(is_parsed=False)
+    heard, items = told(deltas, plain)
+    assert heard.items == items == whole(deltas, plain)
     (item,) = items
     assert text_of(item) == "".join(tokens)
     assert [each["token"] for each in heard.logprobs[0]] == [str(i) for i in range(len(tokens))]

@@ -1,16 +1,13 @@
 """`POST /v1/responses`: it runs what the same chat runs, and names faults in its own fields."""
 
-from typing import Any
-
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.apis.responses.conversion import chat_input
-from quire.server.apis.responses.history import NO_HISTORY
 from quire.server.apis.responses.protocol import ResponsesRequest
 from tests.profiles import cases
+from tests.server.apis.responses.items import messages_of
 from tests.server.served import MODEL, Served
 
 RESPONSES = "/v1/responses"
@@ -26,11 +23,6 @@ RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "found"
 REASONING = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
 SAID = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes?"}]}
 ASKED = {"role": "user", "content": "Hello there"}
-
-
-def messages_of(*items: dict[str, Any]) -> list[dict[str, object]]:
-    chat = chat_input(ResponsesRequest(input=list(items)), NO_HISTORY, ())
-    return [message.as_template_message() for message in chat.messages]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "developer"]), st.text()), min_size=1))
@@ -109,7 +101,7 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"input": []}, "input"),
         ({"input": [ASKED, {"type": "item_reference", "id": "x"}]}, "input[1].id"),
         ({"input": [{"type": "item_reference"}]}, "input[0].id"),
-        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input"),
         ({"input": [ASKED, {"role": "king", "content": ""}]}, "input[1].role"),
         ({"input": [ASKED, {"role": "user"}]}, "input[1].content"),
         (
@@ -120,9 +112,10 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"input": [ASKED, {"type": "function_call", "name": "x"}]}, "input[1].arguments"),
         ({"input": [ASKED, {**RESULT, "call_id": "other"}]}, "input[1].call_id"),
         ({"input": [ASKED, {**CALL, "arguments": '{"n": NaN}'}]}, "input[1].arguments"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"truncation": "middle"}, "truncation"),
         ({"tools": [{"type": "function", "name": 3}]}, "tools[0].name"),
-        ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice.type"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
@@ -150,6 +143,21 @@ def test_a_fault_is_named_as_the_client_wrote_it(
     assert "messages" not in error["message"]
 
 
+def test_a_websocket_is_told_to_go_on_over_http(served: Served) -> None:
+    handshake = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    for _ in range(2):  # the connection goes on
+        reply = served.client.get(RESPONSES, headers=handshake)
+        assert (reply.status_code, reply.headers["upgrade"]) == (426, "HTTP/1.1")
+        assert reply.json()["error"]["code"] == "no_websocket"
+    assert served.client.get(RESPONSES).status_code == 405
+    assert served.client.get("/v1/nothing", headers=handshake).status_code == 404
+
+
 def test_null_is_not_given(served: Served) -> None:
     fields = dict.fromkeys(set(ResponsesRequest.model_fields) - {"input"})
     asked = {"input": "x", "store": None, **fields}
@@ -162,13 +170,20 @@ def test_what_has_no_effect_is_reported(served: Served) -> None:
         "max_output_tokens": 1,
         "reasoning": {"summary": "auto", "context": "auto"},
         "text": {"verbosity": "low"},
-        "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+        "include": [
+            "file_search_call.results",
+            "reasoning.encrypted_content",
+            "message.output_text.logprobs",
+        ],
+        "max_tool_calls": 3,
         "service_tier": "auto",
         "client_metadata": {"a": "b"},
     }
     told = served.client.post(RESPONSES, json=asked).headers["x-quire-warnings"]
-    for name in ("reasoning.summary", "text.verbosity", "encrypted_content", "service_tier"):
+    for name in ("reasoning.summary", "text.verbosity", "file_search_call", "service_tier"):
         assert name in told
+    assert "max_tool_calls" in told
+    assert "encrypted_content" not in told
     assert "client_metadata" in told
     assert "logprobs" not in told
     asked = {"input": "x", "max_output_tokens": 1, "text": {"verbosity": "medium"}}

@@ -122,6 +122,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     *_no_effect(
         (RESPONSES,),
         "client_metadata",
+        "max_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -134,10 +135,8 @@ CAPABILITIES: tuple[Capability, ...] = (
         context_management=([],),
         conversation=(),
         image=(),
-        max_tool_calls=(),
         moderation=(),
         prompt=(),
-        truncation=("disabled",),
     ),
     *_no_effect((MESSAGES, COUNT_TOKENS), "diagnostics", "metadata", "service_tier"),
     *_unsupported(

@@ -66,6 +66,14 @@ class UnknownFields:
         else:
             self._num_more += 1
 
+    def meet_kind(self, where: str) -> None:
+        """Leave out an object, at a path, whose type is not known. Raises RequestError where such
+        are refused."""
+        if self._refuses:
+            path = f"{where}.type"
+            raise RequestError(f"Unknown '{path}'.", param=path, code="unknown_parameter")
+        self.leave_out(where)
+
     def _meet(self, name: str, place: Place, where: str) -> None:
         path = f"{where}.{name[:MAX_NAME_CHARS]}"
         if not self._refuses:

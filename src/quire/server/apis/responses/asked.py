@@ -1,17 +1,22 @@
 """A request for a response as its answer tells of it again. What may be long is JSON already: it is
 encoded where the request is parsed, not on the event loop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from quire.server.apis.responses.protocol import ResponsesRequest
+from quire.server.apis.responses.items.tools import ClientTool
+from quire.server.apis.responses.protocol import SEALED_REASONING, ResponsesRequest
 
 
 class EchoedFields(msgspec.Struct, frozen=True):
-    """The fields that the answer repeats, those in bytes as JSON, and `input_items`, the JSON of
-    each item of the input where the response may be stored. `store` is null where the client leaves
-    it to the server."""
+    """The fields that the answer repeats, those in bytes as JSON. `store` is null where the client
+    leaves it to the server.
+
+    input_items: the JSON of each item of the input where the response may be stored.
+    renamed_tools: the client's tools by the names of the model, where these are others.
+    seals_reasoning: whether items of reasoning have an `encrypted_content`.
+    """
 
     instructions: bytes
     metadata: bytes
@@ -28,11 +33,16 @@ class EchoedFields(msgspec.Struct, frozen=True):
     previous_response_id: str | None
     background: bool
     store: bool | None
+    truncation: str
     input_items: tuple[bytes, ...] = ()
+    renamed_tools: Mapping[str, ClientTool] = {}
+    seals_reasoning: bool = False
 
 
 def asked_of(
-    request: ResponsesRequest, input_items: Sequence[dict[str, object]] = ()
+    request: ResponsesRequest,
+    input_items: Sequence[dict[str, object]] = (),
+    renamed_tools: Mapping[str, ClientTool] | None = None,
 ) -> EchoedFields:
     """Return what the answer tells of a request."""
     text, reasoning, encode = request.text, request.reasoning, msgspec.json.encode
@@ -53,7 +63,10 @@ def asked_of(
         previous_response_id=request.previous_response_id,
         background=request.background is True,
         store=request.store,
+        truncation=request.truncation or "disabled",
         input_items=tuple(encode(_as_listed(each)) for each in kept),
+        renamed_tools=renamed_tools or {},
+        seals_reasoning=SEALED_REASONING in (request.include or ()),
     )
 
 

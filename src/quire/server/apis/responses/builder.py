@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.apis.responses.asked import EchoedFields
+from quire.server.apis.responses.output import ItemOptions
 from quire.server.apis.responses.protocol import (
     Anything,
     FailureDetails,
@@ -37,6 +38,10 @@ class BodyBuilder:
     def __init__(self, asked: EchoedFields, origin: Origin) -> None:
         self.origin = origin
         self._asked = asked
+
+    def item_options(self, *, is_parsed: bool) -> ItemOptions:
+        """Return how the items of the output are made; `is_parsed` says whether it has parts."""
+        return ItemOptions(self._asked.renamed_tools, self._asked.seals_reasoning, is_parsed)
 
     def body(
         self,
@@ -71,6 +76,7 @@ class BodyBuilder:
             user=raw(asked.user),
             error=failure,
             previous_response_id=asked.previous_response_id,
+            truncation=asked.truncation,
             background=asked.background,
             store=origin.is_stored,
             quire=account,

@@ -25,6 +25,27 @@ RESPONSE_REQUESTS: Mapping[str, Mapping[str, object]] = {
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
         "max_output_tokens": 16,
     },
+    "tools": {
+        "input": [
+            {"role": "user", "content": "Say hello in a file."},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+Hello."},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
+        ],
+        "tools": [
+            {"type": "custom", "name": "patch", "description": "Edits files."},
+            {
+                "type": "namespace",
+                "name": "files",
+                "description": "Files of the user.",
+                "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+            },
+            {"type": "web_search"},
+        ],
+        "truncation": "auto",
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+        "max_output_tokens": 16,
+    },
 }
 _BUILDER = BodyBuilder(
     asked_of(ResponsesRequest(input="Say hello.")),

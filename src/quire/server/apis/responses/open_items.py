@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from quire.server.apis.responses import stream_events as events
+from quire.server.apis.responses.items.custom_input import CustomInput
+from quire.server.apis.responses.items.sealed_reasoning import sealed
+from quire.server.apis.responses.items.tools import ClientTool
 from quire.server.apis.responses.protocol import (
     CallItem,
+    CustomCallItem,
     MessageItem,
     OutputItem,
     OutputText,
@@ -59,10 +64,12 @@ class OpenMessage:
 
 
 class OpenReasoning:
-    """A reasoning, which is sent as it is."""
+    """A reasoning, which is sent as it is, and at its end as `encrypted_content` too if it
+    `is_sealed`."""
 
-    def __init__(self, place: ItemPosition) -> None:
+    def __init__(self, place: ItemPosition, *, is_sealed: bool) -> None:
         self._place = place
+        self._is_sealed = is_sealed
         self._texts: list[str] = []
 
     def opening(self) -> Iterator[StreamEvent]:
@@ -80,16 +87,18 @@ class OpenReasoning:
         part = ReasoningText("".join(self._texts))
         yield events.ReasoningDone(next(numbers), index, item_id, part.text)
         yield events.PartDone(next(numbers), index, item_id, part)
-        yield _done(self._place, ReasoningItem(item_id, status, (part,)))
+        content = sealed(part.text) if self._is_sealed else UNSET
+        item = ReasoningItem(item_id, status, (part,), encrypted_content=content)
+        yield _done(self._place, item)
 
 
 class OpenCall:
-    """A call of the function `name`; it `is_whole` once its arguments are complete."""
+    """A call of a function; it `is_whole` once its arguments are complete."""
 
-    def __init__(self, place: ItemPosition, call_id: str, name: str) -> None:
+    def __init__(self, place: ItemPosition, call_id: str, tool: ClientTool) -> None:
         self._place = place
         self._call_id = call_id
-        self._name = name
+        self._tool = tool
         self._texts: list[str] = []
         self.is_whole = False
 
@@ -108,15 +117,67 @@ class OpenCall:
         item_id, index, numbers = self._place
         item = self._item("completed" if self.is_whole else "incomplete")
         if self.is_whole:
-            yield events.ArgumentsDone(next(numbers), index, item_id, self._name, item.arguments)
+            yield events.ArgumentsDone(next(numbers), index, item_id, item.name, item.arguments)
         yield _done(self._place, item)
 
     def _item(self, status: str) -> CallItem:
-        arguments = "".join(self._texts)
-        return CallItem(self._place.item_id, status, self._call_id, self._name, arguments)
+        return CallItem(
+            self._place.item_id,
+            status,
+            self._call_id,
+            self._tool.name,
+            "".join(self._texts),
+            UNSET if self._tool.namespace is None else self._tool.namespace,
+        )
 
 
-OpenItem: TypeAlias = OpenMessage | OpenReasoning | OpenCall
+class OpenCustomCall:
+    """A call of a custom tool, of whose arguments the one text is its input; it `is_whole` once
+    these are complete."""
+
+    def __init__(self, place: ItemPosition, call_id: str, tool: ClientTool) -> None:
+        self._place = place
+        self._call_id = call_id
+        self._tool = tool
+        self._input = CustomInput()
+        self._texts: list[str] = []
+        self.is_whole = False
+
+    def opening(self) -> Iterator[StreamEvent]:
+        _, index, numbers = self._place
+        yield events.ItemAdded(next(numbers), index, self._item(IN_PROGRESS))
+
+    def add(self, text: str, logprobs: bytes) -> Iterator[StreamEvent]:
+        yield from self._say(self._input.feed(text))
+
+    def closing(self, status: str) -> Iterator[StreamEvent]:
+        """Yield the last events. An input that broke off is not said to be done, whatever the
+        `status` of the response."""
+        yield from self._say(self._input.end())
+        item_id, index, numbers = self._place
+        item = self._item("completed" if self.is_whole else "incomplete")
+        if self.is_whole:
+            yield events.CustomInputDone(next(numbers), index, item_id, item.input)
+        yield _done(self._place, item)
+
+    def _say(self, text: str) -> Iterator[StreamEvent]:
+        item_id, index, numbers = self._place
+        if text:
+            self._texts.append(text)
+            yield events.CustomInputDelta(next(numbers), index, item_id, text)
+
+    def _item(self, status: str) -> CustomCallItem:
+        return CustomCallItem(
+            self._place.item_id,
+            status,
+            self._call_id,
+            self._tool.name,
+            "".join(self._texts),
+            UNSET if self._tool.namespace is None else self._tool.namespace,
+        )
+
+
+OpenItem: TypeAlias = OpenMessage | OpenReasoning | OpenCall | OpenCustomCall
 
 
 def _done(place: ItemPosition, item: OutputItem) -> StreamEvent:

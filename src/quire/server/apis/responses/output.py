@@ -1,14 +1,17 @@
 """The items of one output, made of its deltas as they come or of the whole output at once: both are
 one way, so that a streamed response cannot differ from one that is not."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from quire.server.apis.openai.wire import TokenInfo
+from quire.server.apis.responses.items.tools import ClientTool
 from quire.server.apis.responses.open_items import (
     ItemPosition,
     OpenCall,
+    OpenCustomCall,
     OpenItem,
     OpenMessage,
     OpenReasoning,
@@ -23,6 +26,19 @@ from quire.server.parsers.events import (
     Event,
     ReasoningTextDelta,
 )
+
+
+class ItemOptions(NamedTuple):
+    """The ways in which items differ from one request to another.
+
+    renamed_tools: the client's tools by the names of the model, where these are others.
+    seals_reasoning: whether items of reasoning have an `encrypted_content`.
+    is_parsed: whether the output has parts; else it is one text.
+    """
+
+    renamed_tools: Mapping[str, ClientTool] = {}
+    seals_reasoning: bool = False
+    is_parsed: bool = True
 
 
 class OutputItems:
@@ -40,14 +56,13 @@ class OutputItems:
         suffix: str,
         numbers: Iterator[int],
         name_tokens: Callable[[Sequence[LogprobEntry]], tuple[TokenInfo, ...]],
-        *,
-        is_parsed: bool,
+        options: ItemOptions,
     ) -> None:
         self.items: list[msgspec.Raw] = []
         self._suffix = suffix
         self._numbers = numbers
         self._name_tokens = name_tokens
-        self._is_parsed = is_parsed
+        self._options = options
         self._open: OpenItem | None = None
         self._text: list[str] = []
         self._logprobs: list[LogprobEntry] = []
@@ -59,7 +74,7 @@ class OutputItems:
             if isinstance(part, TokenRead):
                 self._read_token(next(logprobs, None), part)
             elif isinstance(part, CallEnd):
-                assert isinstance(self._open, OpenCall)
+                assert isinstance(self._open, OpenCall | OpenCustomCall)
                 self._open.is_whole = True
             else:
                 begun = self._begun_by(part)
@@ -79,15 +94,22 @@ class OutputItems:
     def _begun_by(self, part: Event) -> OpenItem | None:
         """Return the item that a part begins, None where it is more of the open one."""
         if isinstance(part, CallStart):
-            return OpenCall(self._place("fc"), str(part.id), part.name)
+            return self._call(part)
         if isinstance(part, ContentDelta) and not isinstance(self._open, OpenMessage):
             return OpenMessage(self._place("msg"))
         if isinstance(part, ReasoningTextDelta) and not isinstance(self._open, OpenReasoning):
-            return OpenReasoning(self._place("rs"))
+            is_sealed = self._options.seals_reasoning
+            return OpenReasoning(self._place("rs"), is_sealed=is_sealed)
         return None
 
+    def _call(self, part: CallStart) -> OpenCall | OpenCustomCall:
+        tool = self._options.renamed_tools.get(part.name) or ClientTool(part.name)
+        if tool.is_custom:
+            return OpenCustomCall(self._place("ctc"), str(part.id), tool)
+        return OpenCall(self._place("fc"), str(part.id), tool)
+
     def _parts_of(self, delta: OutputDelta) -> Iterator[OrderedPart]:
-        if self._is_parsed:
+        if self._options.is_parsed:
             yield from delta.parts
             return
         if delta.text:
@@ -97,7 +119,8 @@ class OutputItems:
     def _read_token(self, entry: LogprobEntry | None, token: TokenRead) -> None:
         """Keep the log probabilities of a token of a message: those of reasoning and of calls are
         not sent."""
-        is_content = not (token.is_reasoning or isinstance(self._open, OpenCall))
+        in_call = isinstance(self._open, OpenCall | OpenCustomCall)
+        is_content = not (token.is_reasoning or in_call)
         if entry is not None and is_content:
             self._logprobs.append(entry)
 

@@ -42,6 +42,8 @@ Input: TypeAlias = Annotated[
 Objects: TypeAlias = Annotated[list[dict[str, JsonValue]], at_most(MAX_MESSAGES)]
 Anything: TypeAlias = object
 LOGPROBS = "message.output_text.logprobs"
+SEALED_REASONING = "reasoning.encrypted_content"
+ACTED_ON = (LOGPROBS, SEALED_REASONING)
 Included: TypeAlias = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -52,7 +54,8 @@ Included: TypeAlias = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-"""All but log probabilities tell of what there never is here, and so change nothing."""
+"""All but log probabilities and reasoning tell of what there never is here, and so change
+nothing."""
 
 
 class ReasoningFields(StrictModel):
@@ -98,6 +101,7 @@ class ResponsesRequest(StrictModel):
     metadata: Annotated[dict[str, str], at_most(16)] | None = None
     user: str | None = None
     store: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -125,23 +129,41 @@ class ReasoningText(msgspec.Struct, frozen=True):
 
 
 class ReasoningItem(msgspec.Struct, frozen=True):
+    """Reasoning. `encrypted_content` is there where the client asks for it."""
+
     id: str
     status: str
     content: tuple[ReasoningText, ...]
     summary: tuple[object, ...] = ()
+    encrypted_content: str | UnsetType = UNSET
     type: str = "reasoning"
 
 
 class CallItem(msgspec.Struct, frozen=True):
+    """A call of a function, whose namespace is there if it has one."""
+
     id: str
     status: str
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
     type: str = "function_call"
 
 
-OutputItem: TypeAlias = MessageItem | ReasoningItem | CallItem
+class CustomCallItem(msgspec.Struct, frozen=True):
+    """A call of a custom tool, whose input is text."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+    type: str = "custom_tool_call"
+
+
+OutputItem: TypeAlias = MessageItem | ReasoningItem | CallItem | CustomCallItem
 
 
 class ResponseUsage(msgspec.Struct, frozen=True):

@@ -123,6 +123,26 @@ class ArgumentsDone(msgspec.Struct, frozen=True):
     type: str = "response.function_call_arguments.done"
 
 
+class CustomInputDelta(msgspec.Struct, frozen=True):
+    """More of the input of a custom tool, which is text."""
+
+    sequence_number: int
+    output_index: int
+    item_id: str
+    delta: str
+    type: str = "response.custom_tool_call_input.delta"
+
+
+class CustomInputDone(msgspec.Struct, frozen=True):
+    """The whole input of a custom tool."""
+
+    sequence_number: int
+    output_index: int
+    item_id: str
+    input: str
+    type: str = "response.custom_tool_call_input.done"
+
+
 class ErrorEvent(msgspec.Struct, frozen=True):
     """An error after the stream had begun; the failed response comes after it."""
 
@@ -145,6 +165,8 @@ StreamEvent: TypeAlias = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
     | ErrorEvent
 )
 EVENT_TYPES: tuple[type[msgspec.Struct], ...] = (
@@ -159,6 +181,8 @@ EVENT_TYPES: tuple[type[msgspec.Struct], ...] = (
     ReasoningDone,
     ArgumentsDelta,
     ArgumentsDone,
+    CustomInputDelta,
+    CustomInputDone,
     ErrorEvent,
 )
 

@@ -42,7 +42,7 @@ class ItemWriter:
             generation.context.id.removeprefix(PREFIX),
             self._numbers,
             tokens.token_infos,
-            is_parsed=options.parsing.is_needed,
+            body.item_options(is_parsed=options.parsing.is_needed),
         )
 
     @property

@@ -32,9 +32,9 @@ DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
 
 Every error has one shape, `{"error": {"message", "type", "param", "code"}}`, on the paths of
 Anthropic's API `{"type": "error", "error": {"type", "message", "details"}, "request_id"}`. A path
-that is not here is answered 404, another method of a path 405 with `Allow`, in that shape too;
-`HEAD` is answered as `GET` is, without the body. A server that was started with API keys wants one
-of them wherever a lock is shown."""
+that is not here is answered 404, another method of a path 405 with `Allow`, a WebSocket's handshake
+there 426, in that shape too; `HEAD` is answered as `GET` is, without the body. A server that was
+started with API keys wants one of them wherever a lock is shown."""
 KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
     "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
