@@ -108,6 +108,7 @@ def _without_effect(request: ResponsesRequest) -> tuple[str, ...]:
     reasoning, verbosity = request.reasoning, request.text and request.text.verbosity
     fields = {
         "reasoning.summary": reasoning and (reasoning.summary or reasoning.generate_summary),
+        "reasoning.context": reasoning and reasoning.context not in (None, "auto"),
         "text.verbosity": verbosity not in (None, "medium"),
     }
     included = (f"include {each}" for each in request.include or () if each not in ACTED_ON)

@@ -65,7 +65,7 @@ class ReasoningFields(StrictModel):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
-    context: Literal["auto"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard"] | None = None
 
 

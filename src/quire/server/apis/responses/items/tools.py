@@ -23,6 +23,8 @@ from quire.server.generation.input import InputTool, NamedChoice, ToolChoice
 from quire.server.grammars.source import GrammarKind, GrammarSource
 
 FUNCTION, CUSTOM, NAMESPACE = "function", "custom", "namespace"
+ROOT = "functions"
+"""The namespace in which OpenAI's models see the functions that have none."""
 ADDITIONAL_TOOLS = "additional_tools"
 """An item of the input that brings tools."""
 HOSTED_TOOLS = frozenset(
@@ -298,7 +300,7 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _joined(namespace: str | None, name: str) -> str:
     """Return one name for a tool in a namespace."""
-    if namespace is None:
+    if namespace is None or namespace == ROOT:
         return name
     return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
