@@ -175,8 +175,8 @@ REFUSALS = [
     ),
     (
         "/v1/responses",
-        {"input": [{"type": "message", "role": "user", "content": "a", "secret": 1}]},
-        ("unknown_parameter", "input[0]"),
+        {"input": [{"type": "message", "role": "secret", "content": "a"}]},
+        ("invalid_value", "input[0].role"),
     ),
     ("/v1/secret", {}, ("not_found", None)),
 ]

@@ -166,7 +166,7 @@ def tool_grammar(
         Grammar(
             f"start: body\n{tool_calls(form, alone._replace(tools=[tool]), specials)}",
             KIND if tool.text_grammar is None else tool.text_grammar.kind,
-            tool.field if tool.text_grammar is None else tool.text_grammar.field,
+            tool.path if tool.text_grammar is None else tool.text_grammar.field,
         )
         for tool in tools
     )

@@ -25,25 +25,33 @@ RESPONSE_REQUESTS: Mapping[str, Mapping[str, object]] = {
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
         "max_output_tokens": 16,
     },
-    "tools": {
-        "input": [
-            {"role": "user", "content": "Say hello in a file."},
-            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+Hello."},
-            {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
-        ],
+    "custom tool": {
+        "input": "Say hello in a file.",
+        "tools": [{"type": "custom", "name": "patch"}, {"type": "web_search"}],
+        "truncation": "auto",
+        "store": False,
+        "max_output_tokens": 16,
+    },
+    "namespace": {
+        "input": "Read it.",
         "tools": [
-            {"type": "custom", "name": "patch", "description": "Edits files."},
             {
                 "type": "namespace",
                 "name": "files",
-                "description": "Files of the user.",
-                "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
-            },
-            {"type": "web_search"},
+                "description": "Files.",
+                "tools": [{"type": "function", "name": "read"}],
+            }
         ],
-        "truncation": "auto",
+        "max_output_tokens": 16,
+    },
+    "calls": {
+        "input": [
+            {"role": "user", "content": "Say hello in a file."},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "A file."}]},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+Hello."},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
+        ],
         "include": ["reasoning.encrypted_content"],
-        "store": False,
         "max_output_tokens": 16,
     },
 }
