@@ -22,10 +22,11 @@ SOURCE: /[\s\S]+/
         LINES,
         'start: "x"',
         "start: /[a-z]+/ // any text: /[^x]*/",
-        "start: WORD (WS WORD)*\nWORD: /\\w+/\n%import common.WS",
+        "start: WORD (WS_INLINE WORD)*\nWORD: /\\w+/\n%import common.WS_INLINE",
+        'start: "a" LF+ "b"\n%import common.LF',
         "start: (LINE NL)+\nLINE: /[^\\r\\n]*/\nNL: /\\r?\\n/",
         'start: HEAD TAIL\nHEAD: "a\\n"\nTAIL: HEAD "b"',
-        "start: A\nA: /.*/\n%ignore /\\s+/",
+        "start: A\nA: /.*/\n%ignore /[ \\t]+/",
     ],
 )
 def test_texts_that_end_are_passed(lark: str) -> None:
@@ -50,6 +51,11 @@ def test_texts_that_end_are_passed(lark: str) -> None:
         'start: %json {"type": "string"}',
         "start: %lark {\nstart: /[^x]*/\n}",
         "start: %regex { }",
+        "start: A\nA: /.*/\n%ignore /\\s+/",
+        "start: WORD (WS WORD)*\nWORD: /\\w+/\n%import common.WS",
+        'start: "a" NEWLINE\n%import common (LF, NEWLINE)',
+        "start: A\nA: LF+\n%import common.LF",
+        "start: A\nA: B\nB: C\nC: D D*\nD: /\\n/",
     ],
 )
 def test_texts_that_may_run_on_are_found(lark: str) -> None:

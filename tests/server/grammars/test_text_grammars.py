@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.server.grammars.line_ends import may_run_on
 from quire.server.grammars.source import GrammarKind, GrammarSource
 from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
@@ -29,7 +30,7 @@ begin: "*** Begin Patch" LF
 end: "*** End Patch" LF?
 hunk: "*** Add File: " name LF line+
 name: /[a-z]+/
-line: "+" /[^<\n]*/ LF
+line: "+" /[^<\n]*/ LF -> line
 %import common.LF
 """
 IS_PATCH = re.compile(
@@ -96,3 +97,35 @@ def test_a_call_holds_a_patch_and_nothing_else(form: ToolFormatName, end: str) -
         assert accepts(body, written)
         assert inputs(written, form) == [text]
         assert not accepts(body, WRITTEN[form].replace("{}", "hello"))
+
+
+TERMS = {
+    "/[a-z]+/": "abc",
+    "/.*/": "a <b> c",
+    "/[^\\r\\n]*/": "</x>",
+    '"lit"': "lit",
+    "WORD": "word",
+    "(WORD WS)*": "a b ",
+    "(WORD WS_INLINE)*": "a b ",
+    "NL*": "\n",
+    "(WORD NL)*": "a\nb\n",
+    'WORD "\\n"?': "a\n",
+    "/[\\s\\S]+/": "any\nthing",
+    "/[^x]*/": "a\nb",
+    "/([a-z]*\\n)+/": "a\n\n",
+}
+"""Expressions, and a text that each matches."""
+
+
+@pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
+@given(lines=st.lists(st.sampled_from(sorted(TERMS)), min_size=1, max_size=4))
+@cases(40)
+def test_a_text_of_a_grammar_that_does_not_run_on_can_end(
+    form: ToolFormatName, lines: list[str]
+) -> None:
+    start = ' "\\n" '.join(lines)
+    lark = f"start: {start}\nWORD: /[a-z]+/\nNL: /\\r?\\n/\n%import common.WS_INLINE"
+    lark += "\n%import common.WS" * ("WS)" in lark)
+    text = "\n".join(TERMS[each] for each in lines)
+    body = tool_calls(form.value, ToolUse([tool("patch", lark)], True, True), {})
+    assert may_run_on(lark) or accepts(body, WRITTEN[form].replace("{}", text))

@@ -1,8 +1,8 @@
 """Finds grammars in Lark whose texts would run on over the line end and the tag that follow them.
 
-A terminal takes as much as it can: one of any text, line ends among it, would take the closing tag
-of a call as well, and the call could never end. What is found is more than needs be: a grammar that
-is not told of here does end.
+A terminal takes as much as it can: one of any text, or of white space with line ends in it, would
+take the line end before the closing tag of a call as well, and the call could never end. More
+grammars are found than run on: one that is not found does end.
 """
 
 import re
@@ -14,7 +14,6 @@ MAX_CHARS = 64 * 1024
 MAX_REGEX_CHARS = 500
 MAX_PASSES = 8
 """Terminals that are made of others, so many deep, are followed."""
-
 _TOKENS = re.compile(
     r"""
     (?P<comment>//[^\n]*) | (?P<string>"(?:\\.|[^"\\\n])*"i?) | (?P<regex>/(?:\\.|[^/\\\n])+/[a-z]*)
@@ -25,18 +24,15 @@ _TOKENS = re.compile(
 _DEFINITION = re.compile(
     r"^[ \t]*+([?!]?[A-Za-z_]\w*+)[ \t]*+(?:\.\d++|\[[^\]\n]*+\])?[ \t]*+:", re.MULTILINE
 )
-_TAKEN = ("%ignore", "%import")
-"""Directives that bring no grammar of their own."""
-_BREAKS = frozenset(("LF", "NEWLINE", "WS"))
-"""Terminals of Lark's own that are line ends and other white space."""
+_IMPORT = "%import"
+_OTHER_LANGUAGES = frozenset(("%json", "%lark", "%regex"))
+_RUNS_OF_BREAKS = frozenset(("NEWLINE", "WS"))
+"""Terminals of Lark's own that match any number of line ends."""
+_ONE_BREAK = re.compile(r"(?:\\r\??)?\\n|\[(?:\\[nr])+\]")
 _WITHOUT_BREAKS = re.compile(r"\[\^(?:\\.|[^\]\\])*?\\n(?:\\.|[^\]\\])*\]")
 """A class of characters other than line ends."""
 _MAY_BREAK = re.compile(r"\\[nsSWDpPxuU0]|\(\?[a-zA-Z]*s|\[\^")
-_WHITE = re.compile(r"/(?:\\[nrtsfv]|\?:|[ \[\]()?*+|{},\d])+")
-_WHITE_STRINGS = frozenset(('"\\n"', '"\\r"', '"\\r\\n"', '" "', '"\\t"'))
 _REPEATS = frozenset("+*~")
-
-
 Token: TypeAlias = tuple[str, str]
 
 
@@ -49,16 +45,15 @@ def may_run_on(lark: str) -> bool:
     found = [("", lark[: ends[0]])]
     found += [(each[1], lark[each.end() : end]) for each, end in zip(starts, ends[1:], strict=True)]
     bodies = [(name.lstrip("?!"), [*_tokens(body)]) for name, body in found]
-    if any(_has_others(tokens) for _, tokens in bodies):
+    if any(_runs_on(tokens) for _, tokens in bodies):
         return True
     terminals = {name: tokens for name, tokens in bodies if name.isupper()}
-    breaking = set(_BREAKS)
+    breaking = {"LF"}
     for _ in range(MAX_PASSES):
-        more = {
-            name for name in terminals.keys() - breaking if _has_break(terminals[name], breaking)
-        }
+        left = terminals.keys() - breaking
+        more = {name for name in left if _has_break(terminals[name], breaking)}
         if not more:
-            return any(name in breaking and _repeats(terminals[name]) for name in terminals)
+            return any(_repeats(tokens) for name, tokens in terminals.items() if name in breaking)
         breaking |= more
     return True
 
@@ -69,14 +64,22 @@ def _tokens(body: str) -> Iterator[Token]:
         yield found.lastgroup, found[0]
 
 
-def _has_others(tokens: Sequence[Token]) -> bool:
-    """Return whether a definition has a grammar in another language, or an expression that may
-    match a line end beside other than white space."""
-    return any(
-        (kind == "directive" and text not in _TAKEN)
-        or (kind == "regex" and _breaks(text) and _WHITE.fullmatch(text.rpartition("/")[0]) is None)
-        for kind, text in tokens
-    )
+def _runs_on(tokens: Sequence[Token]) -> bool:
+    """Return whether a definition has an expression that may match a line end and more, or what is
+    not looked into."""
+    imports = False
+    for kind, text in tokens:
+        if text in _OTHER_LANGUAGES or (kind == "regex" and _breaks(text) and not _is_one(text)):
+            return True
+        imports = text == _IMPORT or (imports and text != "\n")
+        if imports and text in _RUNS_OF_BREAKS:
+            return True
+    return False
+
+
+def _is_one(literal: str) -> bool:
+    """Return whether an expression is one line end and nothing else."""
+    return _ONE_BREAK.fullmatch(literal[1:].rpartition("/")[0]) is not None
 
 
 def _breaks(literal: str) -> bool:
@@ -98,11 +101,4 @@ def _has_break(tokens: Sequence[Token], breaking: Set[str]) -> bool:
 
 
 def _repeats(tokens: Sequence[Token]) -> bool:
-    """Return whether a terminal repeats parts that are not all white space."""
-    has_more = any(
-        (kind == "string" and text not in _WHITE_STRINGS)
-        or (kind == "regex" and not _breaks(text))
-        or (kind == "name" and text not in _BREAKS)
-        for kind, text in tokens
-    )
-    return has_more and any(kind == "other" and text in _REPEATS for kind, text in tokens)
+    return any(kind == "other" and text in _REPEATS for kind, text in tokens)
