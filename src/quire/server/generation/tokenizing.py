@@ -15,10 +15,10 @@ from quire.server.generation.prompts import (
     unread_kwargs,
     with_cacheable,
     with_own_template,
+    write_chat,
 )
 from quire.server.generation.reasoning_options import effort_warnings, thinking_budget
 from quire.server.generation.token_bans import bad_word_tokens
-from quire.server.generation.turns import write_chat
 from quire.server.models.input_context import InputContext
 from quire.server.parsers.output_parser import ParserOptions
 
