@@ -53,6 +53,7 @@ def test_a_key_is_asked_for_and_kept_in_the_session_alone(
     assert ANN not in page.tab.url
     page.tab.get_by_text("This request as code").click()
     code = page.tab.get_by_role("region", name="The request as code")
+    code.get_by_text("$QUIRE_API_KEY").first.wait_for()
     assert "$QUIRE_API_KEY" in code.inner_text() and ANN not in code.inner_text()
     page.tab.get_by_role("button", name="API key").click()
     assert page.tab.get_by_label("Key", exact=True).input_value() == ""
