@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.config import ApiKey
-from quire.server.tenancy.tenants import EVERYONE, Tenant, build_tenants
+from quire.server.tenancy.tenants import EVERYONE, Tenant, build_tenants, lost_blocks_warning
 from tests.server.served import MODEL, Served, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann", 2.5), ApiKey("key-of-bob")
@@ -73,6 +74,22 @@ def test_secret_decides_over_restarts() -> None:
             salts.append(served.engine.submitted[0].sharing.salt)
     assert salts[0] == salts[1]
     assert len(set(salts)) == 3
+
+
+def test_blocks_that_no_key_finds_after_a_start_are_warned_of(tmp_path: Path) -> None:
+    config = plain_config()
+    (model,) = config.models
+    memory = replace(model.engine.memory, prefix_cache_dir=str(tmp_path), prefix_cache_bytes=2**30)
+    kept = replace(model, engine=replace(model.engine, memory=memory))
+    keys = (ApiKey("key-of-ann"),)
+    warned = lost_blocks_warning(replace(config, models=(kept,), api_keys=keys))
+    assert warned is not None and "--tenant-secret" in warned
+    for fine in (
+        replace(config, models=(kept,)),
+        replace(config, api_keys=keys),
+        replace(config, models=(kept,), api_keys=keys, tenant_secret="secret"),
+    ):
+        assert lost_blocks_warning(fine) is None
 
 
 def test_tokens_of_named_tenants_are_counted(guarded: Served) -> None:

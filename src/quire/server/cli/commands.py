@@ -36,6 +36,7 @@ from quire.server.config import InvalidOption, LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.tls import TLSError, build_tls
+from quire.server.tenancy.tenants import lost_blocks_warning
 from quire.server.text.tokenizer_files import find_folder
 from quire.version import __version__
 from quire.workbench.bench.options import read_options, split_serve_args
@@ -68,9 +69,9 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         config = on_inherited(inherited, arguments, environ, config)
     check_replicas(config)
     begin_log(config, environ)
-    exposure = exposure_warning(config)
-    if exposure is not None:
-        logger.warning(exposure)
+    for warning in (exposure_warning(config), lost_blocks_warning(config)):
+        if warning is not None:
+            logger.warning(warning)
     try:
         tls = build_tls(config)
         listener = inherited or bind(config.host, config.port)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from quire.server.config import ApiKey
+from quire.server.config import ApiKey, ServerConfig
 from quire.server.errors import FORBIDDEN, RequestError
 from quire.server.http.trace_context import TraceContext
 from quire.server.tenancy.rates import KeyRates, build_rates
@@ -144,6 +144,17 @@ def build_tenants(keys: Sequence[ApiKey], secret: bytes, admin_key: str | None =
         tenant = _tenant(ApiKey(admin_key, ADMIN_NAME), secret) if keys else EVERYONE
         admin = _digest(admin_key.encode()), replace(tenant, is_named=False, is_admin=True)
     return Tenants([(_digest(each.key.encode()), _tenant(each, secret)) for each in keys], admin)
+
+
+def lost_blocks_warning(config: ServerConfig) -> str | None:
+    """Return a sentence for the log if blocks are kept on disk that no key finds after a start."""
+    is_kept = any(each.engine.memory.prefix_cache_dir is not None for each in config.models)
+    if not (is_kept and config.api_keys) or config.tenant_secret is not None:
+        return None
+    return (
+        "--prefix-cache-dir keeps blocks whose salts are random at each start: no API key finds "
+        "its blocks of an earlier start, nor those of another server. Set --tenant-secret"
+    )
 
 
 def _tenant(key: ApiKey, secret: bytes) -> Tenant:
