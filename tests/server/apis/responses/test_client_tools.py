@@ -164,3 +164,11 @@ def test_a_choice_names_tools_of_any_kind(choice: dict[str, Any], chosen: list[s
     chat = read({"tools": [FUNCTION, CUSTOM, SPACE], "tool_choice": choice})
     assert [each.name for each in chat.choice.among or ()] == chosen
     assert len(chat.callable_tools) == len(chosen)
+
+
+@pytest.mark.parametrize("syntax", ["regex", "lark"])
+def test_a_grammar_has_a_bound(syntax: str) -> None:
+    tool = {**CUSTOM, "format": grammar(syntax, 'start: "a"\n' * 7_000)}
+    with pytest.raises(RequestError, match="at most 65536 are allowed") as refused:
+        read({"tools": [tool]})
+    assert refused.value.param == "tools[0].format.definition"

@@ -9,6 +9,7 @@ import msgspec
 
 from quire.server.apis.protocol.fields import StrictModel
 from quire.server.apis.protocol.parse import invalid, missing, string_of, unsupported, validate
+from quire.server.apis.protocol.structured import MAX_GRAMMAR_BYTES
 from quire.server.apis.protocol.tools import (
     CHOICES,
     MAX_NAME_CHARS,
@@ -217,6 +218,9 @@ class ToolTable:
         definition = string_of(fields, "definition", where)
         if not definition.strip():
             raise invalid(path, "is empty")
+        num_bytes = len(definition.encode(errors="replace"))
+        if num_bytes > MAX_GRAMMAR_BYTES:
+            raise invalid(path, f"has {num_bytes} bytes, at most {MAX_GRAMMAR_BYTES} are allowed")
         if syntax == "lark":
             return GrammarSource(GrammarKind.GRAMMAR, definition, path)
         try:
