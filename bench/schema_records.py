@@ -37,11 +37,13 @@ FINISHED = (Outcome.VALID, Outcome.INVALID, Outcome.UNCHECKED)
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The end of one schema; `why` says more unless it is valid."""
+    """The end of one schema; `why` says more unless it is valid. `loosened` are the keywords of it
+    that the server said it does not enforce."""
 
     outcome: Outcome
     num_tokens: int = 0
     why: str = ""
+    loosened: tuple[str, ...] = ()
 
 
 class SchemaRow(msgspec.Struct, frozen=True):
@@ -100,8 +102,15 @@ def _outcomes(record: SchemaRecord) -> str:
     cells = [["", *record.ways]]
     columns = [_column(record, way) for way in range(len(record.ways))]
     for outcome in Outcome:
-        counts = [sum(each.outcome is outcome for each in column) for column in columns]
-        cells.append([outcome, *map(str, counts)])
+        for is_loosened, kind in ((False, "enforced"), (True, "loosened")):
+            counts = [
+                sum(each.outcome is outcome and bool(each.loosened) is is_loosened for each in made)
+                for made in columns
+            ]
+            if outcome is Outcome.REFUSED:
+                kind = ""
+            if any(counts) or not is_loosened:
+                cells.append([f"{kind}, {outcome}" if kind else outcome, *map(str, counts)])
     cells.append(["**of the accepted, finished**", *map(_share_finished, columns)])
     cells.append(["median tokens of the finished", *map(_median_tokens, columns)])
     return table(cells)
@@ -119,15 +128,16 @@ def _median_tokens(attempts: Iterable[Attempt]) -> str:
 
 
 def _exceptions(record: SchemaRecord) -> str:
-    """Return a line for each schema whose output ended neither valid nor cut."""
+    """Return a line for each schema that is enforced and whose output ended neither valid nor cut,
+    and for each that failed."""
     told = (Outcome.INVALID, Outcome.UNCHECKED, Outcome.FAILED)
     lines = {
         f"- {each.outcome}, `{row.name}`: {each.why}"
         for row in record.rows
         for each in row.attempts
-        if each.outcome in told
+        if each.outcome in told and (each.outcome is Outcome.FAILED or not each.loosened)
     }
-    return "\n".join(sorted(lines)) or "Every output that finished is valid."
+    return "\n".join(sorted(lines)) or "Every finished output of the enforced is valid."
 
 
 def reason(why: str) -> str:
@@ -158,16 +168,17 @@ def _keywords(record: SchemaRecord) -> str:
     for row in record.rows:
         for keyword in row.keywords:
             by_keyword.setdefault(keyword, []).append(row.attempts[-1])
-    cells = [["Keyword", "schemas", "accepted", "finished", "valid"]]
+    cells = [["Keyword", "schemas", "accepted", "loosened", "finished", "valid"]]
     for keyword, attempts in sorted(by_keyword.items(), key=lambda item: (-len(item[1]), item[0])):
-        cells.append([f"`{keyword}`", *map(str, _counts(attempts))])
+        cells.append([f"`{keyword}`", *map(str, _counts(keyword, attempts))])
     return table(cells)
 
 
-def _counts(attempts: Sequence[Attempt]) -> tuple[int, int, int, int]:
+def _counts(keyword: str, attempts: Sequence[Attempt]) -> tuple[int, int, int, int, int]:
     return (
         len(attempts),
         sum(each.outcome is not Outcome.REFUSED for each in attempts),
+        sum(keyword in each.loosened for each in attempts),
         sum(each.outcome in FINISHED for each in attempts),
         sum(each.outcome is Outcome.VALID for each in attempts),
     )

