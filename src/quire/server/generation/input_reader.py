@@ -30,6 +30,7 @@ from quire.server.generation.parsed_input import (
 )
 from quire.server.generation.prompts import WorkerNeeded
 from quire.server.grammars.check import (
+    MAX_CHECK_CPU_S,
     SpecialTokens,
     check_grammar,
     check_within,
@@ -111,14 +112,16 @@ class InputReader:
         if read.grammar is None:
             return read
         grammar, began_s = read.grammar, self._clock()
+        # A grammar and its coarse form share the time that one may have.
+        max_cpu_s = MAX_CHECK_CPU_S / (1 if grammar.coarse is None else 2)
         try:
-            await self._check(grammar, context, tenant)
+            await self._check(grammar, context, tenant, max_cpu_s)
         except RequestError as fault:
             if grammar.coarse is None:
                 raise
             grammar = grammar.coarse
             try:
-                await self._check(grammar, context, tenant)
+                await self._check(grammar, context, tenant, max_cpu_s)
             except RequestError:
                 raise fault from None
         return replace(read, grammar=grammar, check_s=self._clock() - began_s)
@@ -130,16 +133,18 @@ class InputReader:
         read = partial(self._workers.name, body)
         return await self._queued(self.size_classes[-1], read, tenant, len(body))
 
-    async def _check(self, grammar: Grammar, context: InputContext, tenant: str) -> None:
+    async def _check(
+        self, grammar: Grammar, context: InputContext, tenant: str, max_cpu_s: float
+    ) -> None:
         """Check a grammar in a thread or a process, when it is its turn. Raises RequestError."""
-        check = partial(self._check_now, grammar, context)
+        check = partial(self._check_now, grammar, context, max_cpu_s)
         await self._queued(self.size_classes[0], check, tenant, len(grammar.text))
 
-    async def _check_now(self, grammar: Grammar, context: InputContext) -> None:
+    async def _check_now(self, grammar: Grammar, context: InputContext, max_cpu_s: float) -> None:
         loop = asyncio.get_running_loop()
         vocabulary = vocabulary_of(context.facts, context.tokenizer)
         if may_explode(grammar):
-            await self._workers.check(grammar, vocabulary)
+            await self._workers.check(grammar, vocabulary, max_cpu_s)
         else:
             await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
 
@@ -288,14 +293,16 @@ class WorkerPool:
                 param="chat_template",
             ) from None
 
-    async def check(self, grammar: Grammar, vocabulary: SpecialTokens) -> None:
+    async def check(
+        self, grammar: Grammar, vocabulary: SpecialTokens, max_cpu_s: float = MAX_CHECK_CPU_S
+    ) -> None:
         """Check a grammar in a worker. Raises RequestError for one that is not valid or takes too
         long."""
         try:
             with anyio.fail_after(LONGEST_READ_S):
-                await self._run(partial(check_within, grammar, vocabulary))
+                await self._run(partial(check_within, grammar, vocabulary, max_cpu_s))
         except (TimeoutError, BrokenWorkerProcess):
-            raise takes_too_long(grammar) from None
+            raise takes_too_long(grammar, max_cpu_s) from None
 
     async def validity(self, checks: tuple[ValueCheck, ...]) -> Validity:
         """Check values against their schemas in a worker."""

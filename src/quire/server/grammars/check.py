@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MAX_SHOWN_CHARS = 300
-MAX_CPU_S = 1.0
+MAX_CHECK_CPU_S = 1.0
+"""CPU seconds that the check of a grammar may take in a process of its own."""
 MAX_WRITTEN_OUT = 8_000_000
 """Bytes of which a check takes 0.2 s."""
 MAX_COUNTED = 100
@@ -78,22 +79,22 @@ def may_explode(grammar: Grammar) -> bool:
     return len(grammar.text) * 3 ** (num_references / 3) > MAX_WRITTEN_OUT
 
 
-def check_within(grammar: Grammar, vocabulary: SpecialTokens) -> None:
+def check_within(grammar: Grammar, vocabulary: SpecialTokens, max_cpu_s: float) -> None:
     """Check a grammar in a process of its own, which ends where the check takes more than
-    MAX_CPU_S. Raises RequestError."""
+    `max_cpu_s`. Raises RequestError."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
+    signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
     try:
         check_grammar(grammar, vocabulary)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def takes_too_long(grammar: Grammar) -> RequestError:
-    """Return the error for a grammar whose check was ended."""
+def takes_too_long(grammar: Grammar, max_cpu_s: float) -> RequestError:
+    """Return the error for a grammar whose check was ended after `max_cpu_s`."""
     return _invalid(
         grammar,
-        f"takes more than {MAX_CPU_S:g} s to compile; '$ref' with other keywords beside it, or in "
+        f"takes more than {max_cpu_s:g} s to compile; '$ref' with other keywords beside it, or in "
         "'allOf', is written out wherever it stands, and a large 'multipleOf' takes long",
     )
 
