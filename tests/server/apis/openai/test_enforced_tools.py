@@ -147,15 +147,14 @@ def test_what_does_not_go_with_required_calls_is_named(
 @pytest.mark.parametrize(
     ("schema", "path"),
     [
-        ({"not": {}}, ".not"),
+        ({"not": {}}, ""),
         ({"properties": {"n": {"$ref": "#/$defs/none"}}}, ".properties.n.$ref"),
         ({"properties": {"n": False}, "required": ["n"]}, ""),
-        ({"properties": {"n": {"type": "text"}}}, ""),
-        ({"properties": {"n": {"type": "string", "pattern": "("}}}, ""),
-        ({"required": "n"}, ""),
+        ({"properties": {"n": {"type": "text"}}}, ".properties.n.type"),
+        ({"required": "n"}, ".required"),
     ],
 )
-def test_a_schema_that_cannot_be_enforced_is_named(
+def test_a_schema_that_no_call_can_follow_is_named(
     served: Served, schema: dict[str, object], path: str
 ) -> None:
     tools = [TOOL, function(name="a", parameters=schema, strict=True)]
@@ -165,3 +164,25 @@ def test_a_schema_that_cannot_be_enforced_is_named(
     assert served.chat(messages=HELLO, tools=tools, max_tokens=1).status_code == 200
     error = served.chat(messages=HELLO, tools=tools, tool_choice="required").json()["error"]
     assert error["param"] == f"tools[1].function.parameters{path}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"properties": {"n": {"type": "string", "pattern": "("}}}, ".properties.n.pattern"),
+        (
+            {"properties": {"n": {"type": "array", "uniqueItems": True}}},
+            ".properties.n.uniqueItems",
+        ),
+    ],
+)
+def test_a_keyword_that_cannot_be_enforced_is_refused_with_strict_alone(
+    served: Served, schema: dict[str, object], path: str
+) -> None:
+    where = f"tools[1].function.parameters{path}"
+    tools = [TOOL, function(name="a", parameters=schema, strict=True)]
+    assert served.chat(messages=HELLO, tools=tools).json()["error"]["param"] == where
+    tools = [TOOL, function(name="a", parameters=schema)]
+    fields = {"messages": HELLO, "tools": tools, "tool_choice": "required", "max_tokens": 1}
+    reply = served.chat(**fields)
+    assert (reply.status_code, reply.headers["x-quire-ignored"]) == (200, where)

@@ -11,10 +11,7 @@ from tests.server.apis.openai.test_tools import CALL, CALLED, HELLO, RESULT, TOO
 from tests.server.served import Served
 
 FUNCTION = TOOL["function"]
-LOOKS_AHEAD = {
-    "name": "look",
-    "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=a)"}}},
-}
+REFERS = {"name": "look", "parameters": {"properties": {"x": {"$ref": "#/$defs/none"}}}}
 OLD_CALL = {"name": "find", "arguments": "{}"}
 ASKED = {"role": "assistant", "content": None, "function_call": OLD_CALL}
 FOUND = {"role": "function", "name": "find", "content": "found"}
@@ -74,8 +71,8 @@ def test_what_asks_for_nothing_passes(served: Served) -> None:
         ),
         ({"functions": [FUNCTION], "function_call": {"name": "b"}}, "function_call.name"),
         (
-            {"functions": [LOOKS_AHEAD], "function_call": {"name": "look"}},
-            "functions[0].parameters",
+            {"functions": [REFERS], "function_call": {"name": "look"}},
+            "functions[0].parameters.properties.x.$ref",
         ),
         ({"functions": [FUNCTION], "function_call": "required"}, "function_call"),
         ({"function_call": "auto"}, "function_call"),
