@@ -19,8 +19,8 @@ ELSE = ""
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said after a mark; what `goes_on` is said again and again, to the last token that
-    there is room for."""
+    """What is said after a mark. An answer that `goes_on` has any letters after it, to the last
+    token that there is room for: the engine draws these one by one, and does not force them."""
 
     after: str
     says: str
@@ -29,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def grammar(self) -> str:
         """The answer as a grammar of the engine, which leaves no other token."""
         said = literal(self.says)
-        return f"start: said+\nsaid: {said}\n" if self.goes_on else f"start: {said}\n"
+        return f"start: {said} /[a-z ]+/\n" if self.goes_on else f"start: {said}\n"
 
 
 class Planned(NamedTuple):
