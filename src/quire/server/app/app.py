@@ -222,10 +222,12 @@ def _no_websocket(request: Request) -> Response:
 
 
 def _methods_of(request: Request) -> set[str]:
-    """Return the methods that the path of a request has."""
+    """Return the methods that the path of a request has: those of the routes of one pattern, the
+    first that fits it. A later one, of names with slashes, would fit more paths than it is for."""
     routes = [each for each in request.app.routes if isinstance(each, Route)]
     fitting = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
-    return {method for each in fitting for method in each.methods or ()}
+    own = (each for each in fitting if each.path == fitting[0].path)
+    return {method for each in own for method in each.methods or ()}
 
 
 def _error_response(request: Request, error: RequestError) -> Response:

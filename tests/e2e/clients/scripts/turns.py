@@ -65,6 +65,8 @@ def cancel(command: Sequence[str], folder: Path, variables: Mapping[str, str] = 
     """Run a command until the model is in the middle of its answer, and interrupt it as Ctrl-C
     does: all of its processes."""
     enough = _num_generated() + NUM_TOKENS
+    # Where this runs in the background of a shell, its processes would ignore the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with (folder / "cancelled").open("w+") as output:
         process = subprocess.Popen(
             command,
