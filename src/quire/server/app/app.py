@@ -32,6 +32,7 @@ from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import NOT_FOUND, UPGRADE_REQUIRED, RequestError
 from quire.server.generation.service import Observers, Service
 from quire.server.http.compression import Compression
+from quire.server.http.report_headers import IGNORED, WARNINGS
 from quire.server.http.trace_context import TRACEPARENT
 from quire.server.models.model_prefixes import ModelPrefixes
 from quire.server.models.served_model import Openers, ServedModel, Subscribers
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
 EXPOSED_HEADERS = (
     *("x-request-id", "request-id", TRACEPARENT, "retry-after", REPORT_HEADER, *RATE_HEADERS),
+    *(WARNINGS, IGNORED),
 )
 """Headers of answers that pages of allowed origins may read, beside those that all pages may."""
 PREFLIGHT_AGE_S = 600
