@@ -13,7 +13,7 @@ import httpx
 from quire.server.apis.descriptions import HEADERS
 
 UNROUTED = (404, 405, 426)
-"""What is answered for a path or a method that there is not, or for a WebSocket."""
+"""Statuses for a path or a method that there is not, and for a WebSocket."""
 ANYWHERE_HEADERS = {"connection"}
 """Said by the HTTP layer too, with any answer."""
 

@@ -19,8 +19,9 @@ ELSE = ""
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said after a mark. An answer that `goes_on` has any letters after it, to the last
-    token that there is room for: the engine draws these one by one, and does not force them."""
+    """The text `says` as the answer to a prompt whose last mark is `after`. An answer that
+    `goes_on` has any letters behind the text, to the last token that there is room for: the engine
+    draws these one by one, and does not force them."""
 
     after: str
     says: str

@@ -29,9 +29,9 @@ FIRST, LAST = "Say who you are.", "Count without an end."
 FREE, FREE_CONTEXT = "smollm2", 32768
 AGENTS = {client.script: client for client in CLIENTS if client.is_agent}
 PUTS_BEHIND = "aider/aider_agent.py"
-"""It puts files and rules behind the history, so that prompts share no more than what is before."""
+"""The agent that puts files and rules behind the history: prompts share what is before alone."""
 FREE_AGENTS = ("node-agents/opencode.py", "aider/aider_agent.py")
-"""Those whose prompts a model of 135 M parameters computes in time."""
+"""Agents whose prompts a model of 135 M parameters computes in time."""
 
 
 class Turn(NamedTuple):

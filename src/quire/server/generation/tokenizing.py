@@ -32,7 +32,8 @@ def tokenized(given: Input, context: InputContext) -> TokenizedRequest:
         stop_token_ids = (*given.options.stop_token_ids, *stops)
         given = replace(given, options=replace(given.options, stop_token_ids=stop_token_ids))
     check(given, context)
-    return _chat(given, context) if isinstance(given, ChatInput) else _text(given, context)
+    made = _chat(given, context) if isinstance(given, ChatInput) else _text(given, context)
+    return replace(made, text=replace(made.text, stop_tokens=stops)) if stops else made
 
 
 def _text(given: TextInput, context: InputContext) -> TokenizedRequest:
@@ -46,7 +47,7 @@ def _text(given: TextInput, context: InputContext) -> TokenizedRequest:
         prompts,
         no_effect_warnings(given.no_effect) + truncation_warnings(prompts),
         replace(
-            _text_options(options, context),
+            _text_options(options),
             echo=given.echo,
             scores_echo=given.echo and options.num_logprobs is not None,
             drop_output=options.drops_output,
@@ -73,7 +74,7 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         (prompt,),
         warnings + dropped + truncation_warnings((prompt,)),
         replace(
-            _text_options(options, context),
+            _text_options(options),
             echo=given.echo,
             parsing=parsing,
             include_reasoning=given.include_reasoning,
@@ -98,10 +99,9 @@ def _stop_tokens(options: OutputOptions, context: InputContext) -> dict[int, str
     return {each: ids[each] for each in ids if each < facts.vocab_size and each not in ends}
 
 
-def _text_options(options: OutputOptions, context: InputContext) -> TextOptions:
+def _text_options(options: OutputOptions) -> TextOptions:
     return TextOptions(
         stop=options.stop,
-        stop_tokens=_stop_tokens(options, context),
         include_stop=options.include_stop_str_in_output,
         min_tokens=options.min_tokens,
         skip_special_tokens=options.skip_special_tokens,

@@ -122,7 +122,7 @@ def test_the_version_of_a_client_divides_no_prefix(served: Served) -> None:
 def test_an_output_ends_with_the_context(
     served: Served, tokenizer: TextTokenizer, stream: bool
 ) -> None:
-    """Where the client allows more than fits, as agents do who do not know the model."""
+    """Agents that do not know the model allow more tokens than fit."""
     served.engine.script = says("word " * 300, tokenizer)
     reply = served.client.post(MESSAGES, json=body(max_tokens=32000, stream=stream))
     assert reply.status_code == 200
