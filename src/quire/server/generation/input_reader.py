@@ -49,7 +49,7 @@ Made = TypeVar("Made")
 INLINE_BYTES = 4 * 1024
 INLINE_GRAMMAR_BYTES = 1024
 """A grammar in GBNF of this size takes up to 6 ms to convert, one of INLINE_BYTES up to 40; a
-schema that is made to be hard takes as long."""
+schema that is made to be hard takes as long, and one with patterns at any size."""
 _LONG_TO_READ = (b'grammar"', b'schema"', b'guided_json"', b'outputs"', b'parameters"', b"\\u")
 THREAD_BYTES = 64 * 1024
 MEDIUM_BYTES = 1024 * 1024
@@ -235,7 +235,7 @@ def _is_read_at_once(body: bytes) -> bool:
     """Return whether a body is parsed on the event loop. The name of a field may be written with
     escapes."""
     if len(body) <= INLINE_GRAMMAR_BYTES:
-        return True
+        return b"pattern" not in body and b"\\u" not in body
     return len(body) <= INLINE_BYTES and not any(each in body for each in _LONG_TO_READ)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from quire.engine.grammar.limits import parser_limits
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 MAX_PATTERN_CHARS = 4_000
 """Longer patterns are not made."""
@@ -81,10 +81,24 @@ def are_disjoint(patterns: tuple[str, ...]) -> bool:
 
 
 def _fault(schema: str) -> str:
-    """Return why no grammar can be made of a schema, given as JSON; empty where one can be."""
+    """Return why no grammar can be made of a schema, given as JSON; empty where one can be. The
+    interpreter's lock is free meanwhile."""
+    matcher = _built(schema)
+    return str(matcher.get_error()) if matcher.is_error() else ""
+
+
+def _built(schema: str) -> "LLMatcher":
     from llguidance import LLMatcher  # late: most servers have no grammars
 
-    return LLMatcher.validate_grammar(f"start: %json {schema}", None)
+    grammar = f"start: %json {schema}"
+    return LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=parser_limits())
+
+
+@lru_cache(maxsize=1)
+def _byte_tokenizer() -> "LLTokenizer":
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -97,11 +111,7 @@ def matches(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=KEPT_MATCHERS)
 def _matcher(pattern: str) -> "LLMatcher":
-    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-
-    tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
-    schema = json.dumps({"type": "string", "pattern": pattern})
-    return LLMatcher(tokenizer, f"start: %json {schema}", log_level=0, limits=parser_limits())
+    return _built(json.dumps({"type": "string", "pattern": pattern}))
 
 
 class _Bytes:
