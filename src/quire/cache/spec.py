@@ -3,6 +3,10 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import prod
+
+STATE_ELEMENT_BYTES = 4
+"""States are float32 whatever the model computes in: rounding them changes tokens."""
 
 
 class AttentionType(StrEnum):
@@ -110,6 +114,23 @@ class AttentionPattern:
 
 
 FULL = AttentionPattern()
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The state of one recurrent layer: the shapes of its parts, in float32, such as the rows that
+    a convolution still needs [channels, rows] and a matrix for each head [heads, rows, columns].
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_elements(self) -> int:
+        return sum(prod(shape) for shape in self.shapes)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * STATE_ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyTime
+from quire.models.recurrent.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Batch:
     states_indices: int64, rising, none of them among `logits_indices`: the tokens whose states are
         needed, as the model's head would read them. None for none.
     token_types: int64 [T], 1 for the tokens of second texts, else 0; None where there is none.
+    pieces: the states of recurrent layers that the step reads and writes; None without such layers.
     """
 
     input_ids: Tensor
@@ -37,6 +39,7 @@ class Batch:
     logits_indices: Tensor
     states_indices: Tensor | None = None
     token_types: Tensor | None = None
+    pieces: Pieces | None = None
 
 
 class BatchPart(NamedTuple):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from quire.cache.layout import Layout, build_layout
-from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, StateSpec, TokenKV
 from quire.models.optimizations import Disabled, Optimization
 
 SCALE_BYTES = 2
@@ -242,16 +242,25 @@ class LayerFacts:
         return KVSpec(token_kv, self.pattern)
 
 
+class RecurrentLayer(NamedTuple):
+    """A recurrent layer, by its index among all layers, and the state that it keeps."""
+
+    index: int
+    state: StateSpec
+
+
 class KVSize(NamedTuple):
     """The size of a KV store, in blocks of `block_size` tokens.
 
     `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's, for
-    requests that are swapped out.
+    requests that are swapped out. `num_states` are those of recurrent layers, the null state among
+    them; 0 without such layers.
     """
 
     num_blocks: int
     block_size: int
     num_host_blocks: int = 0
+    num_states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +297,7 @@ class ModelFacts:
     max_model_len: the longest context that the weights were made for, prompt and output together.
     dtype: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V.
     hidden_size: elements of a state that the head reads; 0 where the model shows none.
+    recurrent: the recurrent layers, in their order. `layers` are those with attention.
     """
 
     model_type: str
@@ -298,6 +308,12 @@ class ModelFacts:
     dtype: str
     dtype_bytes: int
     hidden_size: int = 0
+    recurrent: tuple[RecurrentLayer, ...] = ()
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of one state, over all recurrent layers."""
+        return sum(layer.state.num_bytes for layer in self.recurrent)
 
     @property
     def num_layers(self) -> int:

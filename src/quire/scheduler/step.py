@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_copies import BlockCopy, CopyTime
+from quire.cache.state_use import StateUse
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 
@@ -34,7 +35,7 @@ class SeqChunk(NamedTuple):
 
     `new_block_ids` are the blocks that its table got since its last chunk. `samples` is true when
     the chunk reaches the last known token, so that the next one is sampled from its logits; never
-    where the request ends with its prompt.
+    where the request ends with its prompt. `states` are for models with recurrent layers.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class SeqChunk(NamedTuple):
     num_tokens: int
     new_block_ids: BlockIds
     samples: bool
+    states: StateUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""The operations of recurrent layers over packed rows: what a family of kernels computes.
+
+Every operation goes through the tokens of a sequence one by one, in float32, each a function of the
+token and the state before it alone. So the state after a token is the same to the bit however the
+sequence is cut into pieces and steps, and whatever is beside it.
+"""
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from quire.models.recurrent.pieces import Pieces
+
+
+class ScanInputs(NamedTuple):
+    """The inputs of a scan: `rows`, `b` and `c` in the model's dtype, and in float32 the `steps`,
+    which are positive, the `rates`, which are negative, and `skip` if there is any."""
+
+    rows: Tensor
+    steps: Tensor
+    rates: Tensor
+    b: Tensor
+    c: Tensor
+    skip: Tensor | None
+
+
+class RecurrentKernels(Protocol):
+    """Operations over T packed rows; `states` [num_states, ...] are float32 and updated as `pieces`
+    say. Their first dimension may have any stride; the others are contiguous. Inputs are of the
+    model's dtype unless stated otherwise, and so are results."""
+
+    def causal_conv(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        states: Tensor,
+        pieces: Pieces,
+        *,
+        is_activated: bool,
+    ) -> Tensor:
+        """Return the causal convolution [T, C] of `rows` [T, C], each channel with its own `weight`
+        [C, K], through SiLU if it `is_activated`. `states` [num_states, C, K - 1] hold the last
+        K - 1 rows, the oldest first."""
+        ...
+
+    def gated_delta_rule(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        decay: Tensor,
+        beta: Tensor,
+        states: Tensor,
+        pieces: Pieces,
+    ) -> Tensor:
+        """Return the outputs [T, Hv, Dv] of the gated delta rule (arXiv 2412.06464).
+
+        query, key: [T, Hk, Dk], where each head serves Hv / Hk value heads that follow each other.
+            Both are divided by their L2 norms (epsilon 1e-6 within the root), and the query by the
+            root of Dk.
+        value: [T, Hv, Dv]. beta: [T, Hv]. decay: float32, the logarithm, [T, Hv] or for each
+            channel of a key [T, Hv, Dk] (Kimi delta attention, arXiv 2510.26692).
+        states: [num_states, Hv, Dk, Dv].
+
+            S = exp(decay) * S;  S += key (x) beta * (value - S^T key);  output = S^T query
+        """
+        ...
+
+    def state_space(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        """Return the outputs [T, H, P] of Mamba-2's state space (arXiv 2405.21060).
+
+        inputs: rows [T, H, P], steps [T, H], rates [H], B and C [T, G, N], where each group serves
+            H / G heads that follow each other, and skip [H].
+        states: [num_states, H, P, N].
+
+            S = exp(step * rate) * S + step * row (x) B;  output = S C + skip * row
+        """
+        ...
+
+    def selective_scan(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        """Return the outputs [T, C] of Mamba's selective scan (arXiv 2312.00752).
+
+        inputs: rows [T, C], steps [T, C], rates [C, N], B and C [T, N], and skip [C].
+        states: [num_states, C, N].
+
+            S = exp(step * rate) * S + step * row (x) B;  output = S C + skip * row
+        """
+        ...
