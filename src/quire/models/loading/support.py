@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.models.config import UnsupportedModel
+from quire.models.loading.config_states import KNOWN_LAYERS, OTHER_LAYERS, has_known_states
 
 LENGTH_NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len")
 PAGED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -38,6 +39,10 @@ class Layering:
         """Return the chunk size of a layer; attention functions are never told of it."""
         return self.chunk_size if self._kind(index) == "chunked_attention" else None
 
+    def attends(self, index: int) -> bool:
+        """Return whether a layer has attention."""
+        return self._kind(index) not in OTHER_LAYERS
+
     def _kind(self, index: int) -> str:
         return self.kinds[index] if index < len(self.kinds) else "full_attention"
 
@@ -67,12 +72,14 @@ def refuse_unsupported(config: object) -> None:
 
 def _reasons(config: object) -> list[str]:
     model_type = getattr(config, "model_type", None)
-    kinds = set(getattr(config, "layer_types", None) or ()) - PAGED_LAYERS
+    known = PAGED_LAYERS | (KNOWN_LAYERS if has_known_states(config) else frozenset())
+    kinds = set(getattr(config, "layer_types", None) or ()) - known
     reasons = []
     if getattr(config, "is_encoder_decoder", False):
         reasons.append("they have an encoder beside the decoder")
     if kinds:
-        reasons.append(f"their {', '.join(sorted(kinds))} layers keep no keys and values to page")
+        named = ", ".join(sorted(kinds))
+        reasons.append(f"their {named} layers keep no keys and values to page, nor a known state")
     layers = layering(config)
     if "chunked_attention" in layers.kinds and layers.chunk_size is None:
         reasons.append("they have chunked layers but state no attention_chunk_size for all")
