@@ -93,6 +93,16 @@ WINDOW: Fields = {**FOUR, "sliding_window": 9}
 MILD: Fields = {**WINDOW, "attention_multiplier": 0.25}
 """Where scores are not scaled down, rounding grows."""
 BY_TURNS: Fields = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+DELTA: Fields = {
+    **FOUR,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+GATED_DELTA: Fields = {**DELTA, **PARTIAL_POSITIONS}
+CONVOLUTIONS: Fields = {**FOUR, "layer_types": ["conv", "conv", "full_attention", "conv"]}
 EQUAL_HEADS: Fields = {"num_key_value_heads": 4}
 LATENT: Fields = {**EQUAL_HEADS, "head_dim": 8}
 EVEN: Fields = {"head_dim": 12, "global_head_dim": 12}
@@ -273,6 +283,22 @@ SERVED = {
     "longcat_flash": Family("longcat_flash", "latent", {**LATENT, "num_layers": 1}),
     "minicpm3": Family("minicpm3", "latent", LATENT),
     "youtu": Family("youtu", "latent", LATENT),
+    # states beside attention
+    "qwen3_5_text": Family("qwen3_5_text", "full, state", GATED_DELTA),
+    "qwen3_5_moe_text": Family("qwen3_5_moe_text", "full, state", GATED_DELTA),
+    "qwen3_next": Family(
+        "qwen3_next",
+        "full, state",
+        {
+            **GATED_DELTA,
+            "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmo_hybrid": Family("olmo_hybrid", "full, state", DELTA),
+    "lfm2": Family("lfm2", "full, state", CONVOLUTIONS),
+    "lfm2_moe": Family(
+        "lfm2_moe", "full, state", {**CONVOLUTIONS, "num_dense_layers": 1, "conv_bias": True}
+    ),
     # with more beside the text
     "gemma3, text alone": Family("gemma3", "full, window", {"text_config": BY_TURNS}),
     "gemma4, text alone": Family(
@@ -313,6 +339,8 @@ SERVED = {
         for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm46v")
     },
     "glm4v_moe, text alone": Family("glm4v_moe", "full", {"text_config": PARTIAL_POSITIONS}),
+    "qwen3_5, text alone": Family("qwen3_5", "full, state", {"text_config": GATED_DELTA}),
+    "qwen3_5_moe, text alone": Family("qwen3_5_moe", "full, state", {"text_config": GATED_DELTA}),
 }
 """By name. What follows a comma tells a variant."""
 
@@ -345,9 +373,6 @@ REFUSED = {
     ),
     "falcon": Refused(Family("falcon"), "cannot be redirected"),
     "gptj": Refused(Family("gptj", fields={"rotary_dim": 4}), "cannot be redirected"),
-    "lfm2": Refused(
-        Family("lfm2", fields={"layer_types": ["conv", "full_attention"]}), "conv layers keep no"
-    ),
     "llama4_text, chunks of no length": Refused(
         Family("llama4_text", fields={**FOUR, "attention_chunk_size": None}),
         "state no attention_chunk_size",

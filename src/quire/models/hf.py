@@ -1,5 +1,5 @@
-"""A transformers module behind the `Model` protocol, whose attention runs on the paged KV store, and
-whose recurrent modules on the state store.
+"""A transformers module behind the `Model` protocol, whose attention runs on the paged KV store,
+and whose recurrent modules run on the state store.
 
 Each attention module carries an `AttentionHook`, and the one attention function that is registered
 with transformers calls it. Some families drop keyword arguments on the way, so nothing of the step
