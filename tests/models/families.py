@@ -347,7 +347,13 @@ SERVED = {
 NEMOTRON_H: Fields = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
     "moe_shared_expert_intermediate_size": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "time_step_min": 1e-6,
 }
+"""A smaller limit of steps than any step: `generate` keeps to it in prompts alone."""
 MAMBA: Fields = {"num_hidden_layers": 3, "state_size": 8, "time_step_rank": 3}
 MAMBA_2: Fields = {
     "num_hidden_layers": 3,
@@ -357,11 +363,13 @@ MAMBA_2: Fields = {
     "mamba_d_conv": 3,
 }
 ZAMBA_2: Fields = {
-    "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
-    "num_hidden_layers": 5,
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "initializer_range": 0.21,
     "num_key_value_heads": 4,
-    "num_mem_blocks": 2,
+    "num_mem_blocks": 1,
     "n_mamba_heads": 4,
+    "time_step_min": 1e-6,
     "mamba_ngroups": 2,
     "mamba_d_state": 8,
     "use_shared_attention_adapter": True,
@@ -401,7 +409,7 @@ STATE_SPACES = {
         "jamba",
         "full, state",
         {
-            "num_hidden_layers": 4,
+            "num_hidden_layers": 3,
             "attn_layer_period": 3,
             "attn_layer_offset": 1,
             "mamba_d_state": 8,
@@ -416,6 +424,8 @@ STATE_SPACES = {
             "num_hidden_layers": 3,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
             "q_lora_rank": None,
+            "num_experts": 4,
+            "num_experts_per_token": 2,
             "linear_head_dim": 8,
             "linear_num_heads": 3,
         },
@@ -430,7 +440,6 @@ STATE_SPACES = {
             "head_dim": 24,
             "n_groups": 2,
             "state_size": 8,
-            "time_step_limit": [0.5, 2.0],
         },
     ),
     "nemotron_h": Family(
@@ -438,10 +447,6 @@ STATE_SPACES = {
         "full, state",
         {
             **NEMOTRON_H,
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 8,
         },
     ),
     "zamba2": Family("zamba2", "full, state", ZAMBA_2),

@@ -18,7 +18,13 @@ from tests.models.recurrent.modules import ModuleSubject, recurrent_module, row_
 
 HIDDEN_SIZE = 48
 RANKS = ("mamba_dt_rank", "time_step_rank")
-FAMILIES = pytest.mark.parametrize("name", STATE_SPACES)
+MAMBA_2 = STATE_SPACES["mamba2"]
+LIMITS = {"time_step_limit": [0.5, 2.0]}
+ALONE = {
+    **STATE_SPACES,
+    "mamba2, limited steps": MAMBA_2._replace(fields={**MAMBA_2.fields, **LIMITS}),
+}
+FAMILIES = pytest.mark.parametrize("name", ALONE)
 
 
 def random_rows(num_rows: int, seed: int) -> Tensor:
@@ -28,7 +34,7 @@ def random_rows(num_rows: int, seed: int) -> Tensor:
 @FAMILIES
 @pytest.mark.parametrize("length", [1, 2, 7, 90])
 def test_a_whole_sequence_is_as_in_transformers(name: str, length: int) -> None:
-    subject = recurrent_module(STATE_SPACES[name])
+    subject = recurrent_module(ALONE[name])
     rows = random_rows(length, seed=length)
     with torch.inference_mode():
         expected = subject.part(rows[None])[0]
@@ -54,7 +60,7 @@ def test_cuts_and_company_change_no_bit(name: str, lengths: list[int], seed: int
 def exact_module(name: str) -> ModuleSubject:
     """A module whose projections are exact for any number of rows: those of Mamba's steps, which
     use the weight itself, have a rank of 1."""
-    family = STATE_SPACES[name]
+    family = ALONE[name]
     ranks = {field: 1 for field in RANKS if field in family.fields}
     subject = recurrent_module(family._replace(fields={**family.fields, **ranks}))
     row_by_row(subject.part)
