@@ -344,6 +344,112 @@ SERVED = {
 }
 """By name. What follows a comma tells a variant."""
 
+NEMOTRON_H: Fields = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+    "moe_shared_expert_intermediate_size": 16,
+}
+MAMBA: Fields = {"num_hidden_layers": 3, "state_size": 8, "time_step_rank": 3}
+MAMBA_2: Fields = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_d_conv": 3,
+}
+ZAMBA_2: Fields = {
+    "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 5,
+    "num_key_value_heads": 4,
+    "num_mem_blocks": 2,
+    "n_mamba_heads": 4,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 8,
+    "use_shared_attention_adapter": True,
+    "adapter_rank": 4,
+}
+FALCON_H1: Fields = {
+    **MAMBA_2,
+    "mamba_d_ssm": 40,
+    "ssm_in_multiplier": 0.8,
+    "ssm_out_multiplier": 1.2,
+    "ssm_multipliers": [1.1, 0.9, 1.2, 0.8, 1.3],
+    "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 1.1,
+    "key_multiplier": 0.7,
+    "lm_head_multiplier": 0.6,
+    "embedding_multiplier": 1.5,
+    "mlp_multipliers": [0.9, 1.1],
+}
+STATE_SPACES = {
+    "bamba": Family("bamba", "full, state", {**MAMBA_2, "attn_layer_indices": [1]}),
+    "falcon_h1": Family("falcon_h1", "full, state", FALCON_H1),
+    "falcon_h1, normed, then gated": Family(
+        "falcon_h1", "full, state", {**FALCON_H1, "mamba_rms_norm": True}
+    ),
+    "falcon_h1, gated, then normed": Family(
+        "falcon_h1",
+        "full, state",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "falcon_mamba": Family("falcon_mamba", "state", MAMBA),
+    "granitemoehybrid, Mamba-2": Family(
+        "granitemoehybrid",
+        "full, state",
+        {**MAMBA_2, "layer_types": ["mamba", "attention", "mamba"]},
+    ),
+    "jamba": Family(
+        "jamba",
+        "full, state",
+        {
+            "num_hidden_layers": 4,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 3,
+        },
+    ),
+    "kimi_linear": Family(
+        "kimi_linear",
+        "latent, state",
+        {
+            **LATENT,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "q_lora_rank": None,
+            "linear_head_dim": 8,
+            "linear_num_heads": 3,
+        },
+    ),
+    "mamba": Family("mamba", "state", MAMBA),
+    "mamba2": Family(
+        "mamba2",
+        "state",
+        {
+            "num_hidden_layers": 3,
+            "num_heads": 4,
+            "head_dim": 24,
+            "n_groups": 2,
+            "state_size": 8,
+            "time_step_limit": [0.5, 2.0],
+        },
+    ),
+    "nemotron_h": Family(
+        "nemotron_h",
+        "full, state",
+        {
+            **NEMOTRON_H,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 8,
+        },
+    ),
+    "zamba2": Family("zamba2", "full, state", ZAMBA_2),
+    "zamba2, rotary positions": Family("zamba2", "full, state", {**ZAMBA_2, "use_mem_rope": True}),
+}
+"""Mamba, Mamba-2 and Kimi delta attention: some models have no attention."""
+SERVED |= STATE_SPACES
+
 SMALL: Fields = {**DENSE, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
 ROBERTA: Fields = {"pad_token_id": 1}
 
@@ -377,7 +483,6 @@ REFUSED = {
         Family("llama4_text", fields={**FOUR, "attention_chunk_size": None}),
         "state no attention_chunk_size",
     ),
-    "mamba": Refused(Family("mamba"), "linear_attention layers keep no"),
     "minimax": Refused(Family("minimax"), "linear_attention layers keep no"),
     "moshi": Refused(
         Family("moshi", fields={"sliding_window": 9, "num_codebooks": 2}),

@@ -6,6 +6,7 @@ with transformers calls it. Some families drop keyword arguments on the way, so 
 is passed by keyword.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from quire.models.recurrent.pieces import Pieces
 from quire.models.recurrent.state_store import StateStore
 
 HOOK = "quire_attention_hook"
+LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def paged_attention(
@@ -157,8 +159,18 @@ def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
 
     Some of them never attend; the hook that they get is never used.
     """
-    found = [(getattr(part, "layer_idx", None), part) for part in module.modules()]
-    return [(index, part) for index, part in found if isinstance(index, int)]
+    found = [(_layer_index(name, part), part) for name, part in module.named_modules()]
+    return [(index, part) for index, part in found if index is not None]
+
+
+def _layer_index(name: str, part: nn.Module) -> int | None:
+    """Return the index of the module's layer; where layers share their weights, the module has none
+    of its own, and its name has it."""
+    index: object = getattr(part, "layer_idx", None)
+    if not isinstance(index, int) or index >= 0:
+        return index if isinstance(index, int) else None
+    number = LAYER_NUMBER.search(name)
+    return None if number is None else int(number[1])
 
 
 def prepare(module: nn.Module, model_type: str) -> None:

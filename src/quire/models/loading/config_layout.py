@@ -42,8 +42,10 @@ def layout_from_config(
 
     Its KV heads are split `num_ways`. Raises ValueError where they do not divide.
     """
+    patterns = _patterns(config)
+    if patterns == ():
+        return build_layout([])
     token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
-    patterns = None if token_kv is None else _patterns(config)
     if token_kv is None or patterns is None:
         return None
     if token_kv.is_latent and set(patterns) != {FULL}:

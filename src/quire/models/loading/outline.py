@@ -4,7 +4,6 @@ device and runs once without numbers, which shows its layers, its weights, and t
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,8 +182,7 @@ class _Run:
         """Run the module over `num_tokens`, and return the bytes at the peak and the number of
         logits of a token. Raises UnsupportedModel."""
         module, record = self.module, self.record
-        if "position_ids" not in signature(module.forward).parameters:
-            raise record.refuse("they take a token's place in the row for its position")
+        record.refuse_without_positions(module)
         prepare(module, record.model_type)
         positions = torch.arange(num_tokens, device=META)
         self._attach(AttentionContext(positions=positions), top_k)

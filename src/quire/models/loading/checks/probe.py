@@ -73,6 +73,12 @@ class ProbeRecord:
         found = sorted(self.layers.items())
         return {index: replace(layer, index=own) for own, (index, layer) in enumerate(found)}
 
+    def refuse_without_positions(self, module: nn.Module) -> None:
+        """Raise UnsupportedModel for a module with attention that takes no positions."""
+        takes_positions = "position_ids" in signature(module.forward).parameters
+        if self.layering.has_attention and not takes_positions:
+            raise self.refuse("they take a token's place in the row for its position")
+
     def refuse_incomplete(self) -> None:
         num_layers = self.layering.num_layers
         if max(self.layers, default=0) >= num_layers:
@@ -168,8 +174,7 @@ def probe_without_weights(
 @contextmanager
 def _recording(module: nn.Module, record: ProbeRecord) -> Iterator[Tensor]:
     """Give each attention module a `RecordingHook`, and yield the positions of the tokens."""
-    if "position_ids" not in signature(module.forward).parameters:
-        raise record.refuse("they take a token's place in the row for its position")
+    record.refuse_without_positions(module)
     device = next(module.parameters()).device
     positions = torch.arange(NUM_TOKENS, device=device)
     context = AttentionContext(positions=positions)

@@ -4,11 +4,17 @@ with a `RecurrentFamily`, and a line here."""
 from torch import nn
 
 from quire.models.recurrent.families.delta_net import DeltaNet
+from quire.models.recurrent.families.kimi import KimiFamily
+from quire.models.recurrent.families.mamba import MambaFamily
+from quire.models.recurrent.families.mamba2 import Mamba2Family
 from quire.models.recurrent.families.short_conv import ShortConv
 from quire.models.recurrent.family import RecurrentFamily
 
 FAMILIES: tuple[RecurrentFamily, ...] = (
     DeltaNet(),
+    KimiFamily(),
+    Mamba2Family(),
+    MambaFamily(),
     ShortConv(),
 )
 

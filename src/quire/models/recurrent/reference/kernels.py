@@ -2,9 +2,12 @@
 
 from torch import Tensor
 
+from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.pieces import Pieces
 from quire.models.recurrent.reference.convolution import causal_conv
 from quire.models.recurrent.reference.delta_rule import gated_delta_rule
+from quire.models.recurrent.reference.selective_scan import selective_scan
+from quire.models.recurrent.reference.state_space import state_space
 
 
 class ReferenceKernels:
@@ -34,3 +37,9 @@ class ReferenceKernels:
         pieces: Pieces,
     ) -> Tensor:
         return gated_delta_rule(query, key, value, decay, beta, states, pieces)
+
+    def state_space(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        return state_space(inputs, states, pieces)
+
+    def selective_scan(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        return selective_scan(inputs, states, pieces)
