@@ -71,7 +71,9 @@ def run_cut(
     current = [NULL_STATE for _ in sequences]
     while unfinished := [i for i, s in enumerate(sequences) if len(traces[i].outputs) < len(s[0])]:
         picked = rng.sample(unfinished, rng.randint(1, len(unfinished)))
-        cuts, rows, kept = [], [], {}
+        cuts: list[list[tuple[int, int, int]]] = []
+        rows: list[Inputs] = []
+        kept: dict[int, tuple[int, int]] = {}
         for i in picked:
             first = len(traces[i].outputs)
             end = rng.randint(first + 1, len(sequences[i][0]))
@@ -86,7 +88,7 @@ def run_cut(
         packed = tuple(torch.cat(parts) for parts in zip(*rows, strict=True))
         outputs = operation(packed, states, make_pieces(cuts))
         sizes = [len(part[0]) for part in rows]
-        for i, part in zip(picked, outputs.split(sizes), strict=True):
+        for i, part in zip(picked, torch.split(outputs, sizes), strict=True):
             traces[i].outputs.extend(part.clone())
         for state_id, (i, upto) in kept.items():
             traces[i].states[upto] = states[state_id].clone()

@@ -67,7 +67,7 @@ def _views(rows: Tensor, layers: Sequence[RecurrentLayer]) -> dict[int, tuple[Te
         views = []
         for shape in layer.state.shapes:
             end = first + prod(shape)
-            views.append(rows[:, first:end].unflatten(1, shape))
+            views.append(torch.unflatten(rows[:, first:end], 1, shape))
             first = end
         parts[layer.index] = tuple(views)
     return parts

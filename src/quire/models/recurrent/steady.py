@@ -23,5 +23,5 @@ def steady(function: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
         return function(numbers)
     flat = numbers.flatten()
     padded = pad(flat, (0, -len(flat) % VECTORS))
-    parts = [function(part) for part in padded.split(ONE_THREAD)]
+    parts = [function(part) for part in torch.split(padded, ONE_THREAD)]
     return torch.cat(parts)[: len(flat)].view(numbers.shape)

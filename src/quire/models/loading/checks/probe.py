@@ -208,13 +208,16 @@ def first_logits(
 
 @torch.inference_mode()
 def _forward(module: nn.Module, tokens: Sequence[int], **options: Tensor) -> Tensor:
+    from quire.models.loading import pretrained
+
     device = next(module.parameters()).device
-    logits: Tensor = module(
-        input_ids=torch.tensor([tokens], device=device),
-        use_cache=False,
-        logits_to_keep=torch.tensor(ROWS, device=device),
-        **options,
-    ).logits
+    with pretrained.quiet():  # it advises to install kernels of recurrent layers, which stay unused
+        logits: Tensor = module(
+            input_ids=torch.tensor([tokens], device=device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(ROWS, device=device),
+            **options,
+        ).logits
     return logits
 
 

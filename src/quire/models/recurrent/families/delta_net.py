@@ -79,13 +79,13 @@ class DeltaNet:
             step.pieces,
             is_activated=True,
         )
-        query, key, value = mixed.split(
+        query, key, value = mixed.split_with_sizes(
             [heads.key_width, heads.key_width, heads.value_width], dim=-1
         )
         found = step.kernels.gated_delta_rule(
-            query.unflatten(-1, (heads.num_keys, heads.key_size)),
-            key.unflatten(-1, (heads.num_keys, heads.key_size)),
-            value.unflatten(-1, (heads.num_values, heads.value_size)),
+            query.view(-1, heads.num_keys, heads.key_size),
+            key.view(-1, heads.num_keys, heads.key_size),
+            value.view(-1, heads.num_values, heads.value_size),
             _decay(part, given.step),
             _beta(part, given.beta),
             step.states[1],
@@ -114,13 +114,13 @@ def _projections(part: nn.Module, rows: Tensor) -> Projections:
         return out
 
     heads, kind = _heads(part), _kind(part)
-    by_head = (heads.num_values, heads.value_size)
+    by_head = (-1, heads.num_values, heads.value_size)
     if kind == OLMO:
         mixed = torch.cat([project(name) for name in ("q_proj", "k_proj", "v_proj")], dim=-1)
-        gate = project("g_proj").unflatten(-1, by_head)
+        gate = project("g_proj").view(by_head)
         return Projections(mixed, gate, project("b_proj"), project("a_proj"))
     if kind == APART:
-        gate = project("in_proj_z").unflatten(-1, by_head)
+        gate = project("in_proj_z").view(by_head)
         mixed = project("in_proj_qkv")
         return Projections(mixed, gate, project("in_proj_b"), project("in_proj_a"))
     return _by_key_heads(heads, project("in_proj_qkvz"), project("in_proj_ba"))
@@ -130,14 +130,14 @@ def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> Projections
     """Return the projections out of two that have for each key head what belongs to it."""
     num_shared = heads.num_values // heads.num_keys
     num_values = num_shared * heads.value_size
-    parts = wide.unflatten(-1, (heads.num_keys, -1)).split(
+    parts = wide.view(len(wide), heads.num_keys, -1).split_with_sizes(
         [heads.key_size, heads.key_size, num_values, num_values], dim=-1
     )
     query, key, value, gate = (each.flatten(1) for each in parts)
-    beta, step = narrow.unflatten(-1, (heads.num_keys, -1)).split([num_shared, num_shared], dim=-1)
+    beta, step = narrow.view(len(narrow), heads.num_keys, -1).chunk(2, dim=-1)
     return Projections(
         torch.cat([query, key, value], dim=-1),
-        gate.unflatten(-1, (heads.num_values, heads.value_size)),
+        gate.view(-1, heads.num_values, heads.value_size),
         beta.flatten(1),
         step.flatten(1),
     )
