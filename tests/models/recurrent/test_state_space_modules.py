@@ -16,12 +16,12 @@ from tests.models.families import STATE_SPACES, Family
 from tests.models.recurrent.cuts import is_same, make_pieces, run_alone, run_cut
 from tests.models.recurrent.modules import ModuleSubject, recurrent_module, row_by_row
 
-RANKS = ("mamba_dt_rank", "time_step_rank")
-MAMBA_2 = STATE_SPACES["mamba2"]
+MAMBA, MAMBA_2 = STATE_SPACES["mamba"], STATE_SPACES["mamba2"]
 LIMITS = {"time_step_limit": [0.5, 2.0]}
 ALONE = {
     **STATE_SPACES,
     "mamba2, limited steps": MAMBA_2._replace(fields={**MAMBA_2.fields, **LIMITS}),
+    "mamba, steps of a high rank": MAMBA._replace(fields={**MAMBA.fields, "time_step_rank": 40}),
 }
 FAMILIES = pytest.mark.parametrize("name", ALONE)
 
@@ -58,11 +58,8 @@ def test_cuts_and_company_change_no_bit(name: str, lengths: list[int], seed: int
 
 @cache
 def exact_module(name: str) -> ModuleSubject:
-    """A module whose projections are exact for any number of rows: those of Mamba's steps, which
-    use the weight itself, have a rank of 1."""
-    family = ALONE[name]
-    ranks = {field: 1 for field in RANKS if field in family.fields}
-    subject = recurrent_module(family._replace(fields={**family.fields, **ranks}))
+    """A module whose linear layers are exact for any number of rows, as the kernels' are."""
+    subject = recurrent_module(ALONE[name])
     row_by_row(subject.part)
     return subject
 
