@@ -242,7 +242,8 @@ class LayerFacts:
         return KVSpec(token_kv, self.pattern)
 
 
-class RecurrentLayer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
     """A recurrent layer, by its index among all layers, and the state that it keeps."""
 
     index: int
