@@ -32,8 +32,9 @@ from tests.models.representatives import FAMILIES
 
 IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
+    *("qwen3_5_text", "lfm2"),
 )
-"""One for each way of attention, and no experts: rounding would choose others."""
+"""One for each way of attention and kind of states. No experts: rounding would choose others."""
 
 
 @pytest.fixture(scope="module", params=rest_is_long(FAMILIES, PROVEN))
@@ -69,7 +70,7 @@ def test_greedy_tokens_are_those_of_generate(
 ) -> None:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
-    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     texts = generate_greedy(model, paging.on(DEVICE), fidelity_prompts(), num_new=NUM_NEW, seed=11)
     expected = references.greedy_texts(family)
     row.num_tokens = sum(map(len, expected))
@@ -82,7 +83,7 @@ def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
     paging = paging.on(DEVICE)
-    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     halves = [len(prompt) // 2 for prompt in prompts]
     steps = (
         [
