@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
-from quire.cache.state_use import NULL_STATE
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.config import FailedCheck
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
