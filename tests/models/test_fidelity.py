@@ -35,7 +35,7 @@ IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
     *("qwen3_5_text", "lfm2"),
 )
-"""One for each way of attention and kind of state, without experts, whom rounding would choose."""
+"""One for each way of attention and kind of states. No experts: rounding would choose others."""
 
 
 @pytest.fixture(scope="module", params=rest_is_long(FAMILIES, PROVEN))

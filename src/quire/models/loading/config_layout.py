@@ -31,6 +31,8 @@ UNKNOWN_FIELDS = (
     *("attn_config", "kv_channels", "is_heterogeneous"),
 )
 """Fields of models whose K and V this module does not know."""
+OTHERWISE_KNOWN = frozenset({"zamba2"})
+"""Model types with such fields, whose layers are nevertheless as their other fields state."""
 BLOCK_TYPES = "layers_block_type"
 """The field that lists the kinds of layers, in models whose states are known or not at all."""
 
@@ -60,9 +62,11 @@ def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV |
     Unless stated otherwise, keys and values have the head size, that is the hidden size divided by
     the number of heads, and as many heads as queries.
     """
-    if getattr(config, "model_type", None) in UNKNOWN_LAYERS:
+    model_type = getattr(config, "model_type", None)
+    if model_type in UNKNOWN_LAYERS:
         return None
-    if any(getattr(config, name, None) for name in UNKNOWN_FIELDS):
+    has_unknown = any(getattr(config, name, None) for name in UNKNOWN_FIELDS)
+    if has_unknown and model_type not in OTHERWISE_KNOWN:
         return None
     if getattr(config, BLOCK_TYPES, None) and not has_known_states(config):
         return None
