@@ -33,13 +33,11 @@ IN_EVERY_RUN = (
     *EACH_WAY,
     *("stories260K", "mixtral", "longcat_flash", "mimo_v2_flash", "mistral, window"),
     *("gemma3n_text", "gemma4_text, layers that share K and V", "granite_swa"),
-    *("falcon_h1", "mamba2"),
 )
-"""One for each form of the KV cache, with states beside it and states alone, and a trained one.
-Logits are compared for each mechanism in tests/models/test_fidelity.py."""
-ATTENTION_FREE = tuple(name for name, family in SERVED.items() if family.attention == "state")
-FEW_STATES = 6
-"""States for fewer requests at once than come."""
+"""One for each form of the KV cache, and a trained one. Logits are compared for each mechanism in
+tests/models/test_fidelity.py."""
+STATELESS = [name for name in PROVEN if name not in SERVED or "state" not in SERVED[name].attention]
+"""All but those with recurrent layers, which tests/engine/states has."""
 NUM_INTERPRETED = 4
 SWAP_GIB = 0.05
 
@@ -51,22 +49,18 @@ def build(
     attention: AttentionBackendName = AttentionBackendName.AUTO,
     kv_dtype: KVCacheDtype = KVCacheDtype.AUTO,
     is_overlapped: bool | None = None,
-    has_attention: bool = True,
 ) -> Engine:
     """Tight: budget and blocks are so few that requests are cut into chunks and preempted. Sizes
-    are given, since a GPU would else be filled for each engine. Without attention there are no
-    blocks, and the states are few."""
-    kv_cache_tokens = 3 * MAX_LEN if is_tight else 2 * NUM_SEQS * MAX_LEN
+    are given, since a GPU would else be filled for each engine."""
     config = EngineConfig(
         ModelConfig(
             str(checkpoint), device=DEVICE, dtype=ModelDtype.FLOAT32, attention_backend=attention
         ),
         memory=MemoryConfig(
             block_size=BLOCK_SIZE,
-            kv_cache_tokens=kv_cache_tokens if has_attention else None,
+            kv_cache_tokens=3 * MAX_LEN if is_tight else 2 * NUM_SEQS * MAX_LEN,
             kv_cache_dtype=kv_dtype,
-            num_recurrent_states=None if has_attention else FEW_STATES,
-            swap_space=SWAP_GIB if has_attention else 0.0,
+            swap_space=SWAP_GIB,
         ),
         scheduling=SchedulingConfig(
             max_model_len=MAX_LEN,
@@ -90,12 +84,11 @@ def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return texts
 
 
-@long_but_for(IN_EVERY_RUN, "family", reversed(PROVEN))
+@long_but_for(IN_EVERY_RUN, "family", reversed(STATELESS))
 def test_greedy_tokens_are_those_of_generate(family: str, references: References) -> None:
-    has_attention = family not in ATTENTION_FREE
-    engine = build(references.checkpoint(family), has_attention=has_attention)
+    engine = build(references.checkpoint(family))
     assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
-    assert engine.stats.num_preemptions > 0 or not has_attention
+    assert engine.stats.num_preemptions > 0
     assert engine.stats.num_blocks_active == 0
 
 

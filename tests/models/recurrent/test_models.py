@@ -18,10 +18,10 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.config_layout import layout_from_config
-from quire.models.recurrent.config_states import states_from_config
 from quire.models.loading.outline import Outline, OutlineOptions, outline
 from quire.models.loading.weight_files import read_headers, weight_bytes
 from quire.models.parallel.plan import plan_shards
+from quire.models.recurrent.config_states import states_from_config
 from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint, tiny_config
 from tests.models.driver import generate_greedy, load
@@ -32,6 +32,7 @@ from tests.models.reference import BLOCK_SIZE, References, greedy, ordinary, som
 
 STATEFUL = [name for name, family in SERVED.items() if "state" in family.attention]
 IN_EVERY_RUN = ("qwen3_5_text", "lfm2")
+EACH_FAMILY = ("qwen3_5_text", "kimi_linear", "bamba", "jamba", "lfm2")
 CPU = torch.device("cpu")
 NUM_SEQS, MAX_LEN, NUM_NEW = 4, 40, 6
 PROMPTS = some_prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
@@ -88,7 +89,7 @@ def test_an_outline_counts_the_weights_of_recurrent_modules(
     assert found.shape.num_dense_weights + found.shape.num_head_weights == wanted
 
 
-@pytest.mark.parametrize("name", IN_EVERY_RUN)
+@long_but_for(EACH_FAMILY, "name", STATEFUL)
 def test_company_and_chunks_change_no_bit_of_a_state(
     name: str, tmp_path: Path, kernels: ModelKernels
 ) -> None:
