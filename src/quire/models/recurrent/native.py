@@ -1,8 +1,6 @@
 """The operations of recurrent layers by the C++ kernels of `models/native/recurrent`, on CPUs."""
 
 import ctypes
-from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor
@@ -11,13 +9,10 @@ from quire.models.native.library import Library
 from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.pieces import Pieces
 
-DTYPES = frozenset({torch.float32, torch.bfloat16})
-"""The dtypes of inputs and results."""
-
 
 class NativeRecurrentKernels:
-    """The kernels of `RecurrentKernels` for tensors on the CPU of one of DTYPES, on as many threads
-    as torch uses.
+    """The kernels of `RecurrentKernels` for tensors of float32 or bfloat16 on the CPU, on as many
+    threads as torch uses.
 
     All raise ValueError for a tensor of another dtype or shape, and IndexError for pieces that lie
     outside of the rows and for states that do not exist; nothing has been written then. The
@@ -52,7 +47,7 @@ class NativeRecurrentKernels:
     ) -> Tensor:
         channels, width = weight.shape
         rows, weight = _dense(rows), weight.contiguous()
-        _check("rows", rows, rows.dtype, (len(rows), channels))
+        _check("rows", rows, rows.dtype, (rows.shape[0], channels))
         _check("weight", weight, rows.dtype, (channels, width))
         out = rows.new_empty(rows.shape)
         call = self._structs["ConvolutionCall"](
@@ -83,7 +78,7 @@ class NativeRecurrentKernels:
     ) -> Tensor:
         num_tokens, heads, value_size = value.shape
         key_heads, key_size = key.shape[1:]
-        query, key, value = (_dense(tensor) for tensor in (query, key, value))
+        query, key, value = _dense(query), _dense(key), _dense(value)
         decay, beta = _dense(decay), _dense(beta)
         for name, tensor in (("query", query), ("key", key)):
             _check(name, tensor, value.dtype, (num_tokens, key_heads, key_size))
@@ -148,7 +143,7 @@ class NativeRecurrentKernels:
         rows, b, c = _dense(inputs.rows), _dense(inputs.b), _dense(inputs.c)
         steps, rates = _dense(inputs.steps), inputs.rates.contiguous()
         for name, tensor in (("b", b), ("c", c)):
-            _check(name, tensor, rows.dtype, (len(rows), *inputs.b.shape[1:]))
+            _check(name, tensor, rows.dtype, (rows.shape[0], *inputs.b.shape[1:]))
         for name, tensor, shape in zip(("steps", "rates"), (steps, rates), shapes, strict=False):
             _check(name, tensor, torch.float32, shape)
         out = rows.new_empty(rows.shape)
@@ -174,22 +169,23 @@ class NativeRecurrentKernels:
         state_shape: tuple[int, ...],
         pieces: Pieces,
     ) -> None:
-        if rows.dtype not in DTYPES:
+        is_bf16 = rows.dtype is torch.bfloat16
+        if not is_bf16 and rows.dtype is not torch.float32:
             raise ValueError(f"the kernels have no {rows.dtype}, but float32 and bfloat16")
-        _check("states", states, torch.float32, (len(states), *state_shape))
-        if len(states) and not states[0].is_contiguous():
+        num_states, num_rows = states.shape[0], rows.shape[0]
+        _check("states", states, torch.float32, (num_states, *state_shape))
+        if not _is_dense(states):
             raise ValueError("each of the states must be contiguous")
-        store = self._structs["StateStore"](states.data_ptr(), len(states), states.stride(0))
+        store = self._structs["StateStore"](states.data_ptr(), num_states, states.stride(0))
         tables = self._tables(pieces)
-        tables.num_tokens = len(rows)
+        tables.num_tokens = num_rows
         call.pieces, call.store = ctypes.addressof(tables), ctypes.addressof(store)
-        call.is_bf16 = rows.dtype is torch.bfloat16
-        call.num_threads = self._library.num_threads
+        call.is_bf16, call.num_threads = is_bf16, self._library.num_threads
         call.scratch = self._scratch_address(name, call, state_shape)
         if self._functions[name](call):
             raise IndexError(
-                f"the pieces of {len(rows)} rows lie outside of them, or outside of the "
-                f"{len(states)} states"
+                f"the pieces of {num_rows} rows lie outside of them, or outside of the "
+                f"{num_states} states"
             )
 
     def _tables(self, pieces: Pieces) -> ctypes.Structure:
@@ -241,10 +237,19 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]
 
 def _dense(rows: Tensor) -> Tensor:
     """Return rows that are contiguous each, however far they lie apart."""
-    if rows.is_contiguous() or rows.stride()[1:] == _contiguous_strides(rows.shape[1:]):
-        return rows
-    return rows.contiguous()
+    return rows if _is_dense(rows) else rows.contiguous()
 
 
-def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+def _is_dense(rows: Tensor) -> bool:
+    if rows.is_contiguous():
+        return True
+    strides, shape = rows.stride(), rows.shape
+    return strides[-1] == 1 and (rows.dim() < 3 or _follow(strides[1:], shape[1:]))
+
+
+def _follow(strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether elements of this shape follow each other without gaps."""
+    return all(
+        strides[i] == strides[i + 1] * shape[i + 1] or shape[i] == 1
+        for i in range(len(shape) - 1)
+    )

@@ -1,8 +1,8 @@
 // The gated delta rule, token by token: S = d S; S += k (x) beta (v - S^T k); out = S^T q.
 //
 // A column of S and its value need no other column. A task takes slices of a head's columns, each
-// of two vectors, through all tokens of a sequence. Of one token a slice is read and written in
-// place; of more it is packed, so that it stays in the cache of first level, and goes back to the
+// of two vectors, through all tokens of a sequence. For few tokens a slice is read and written in
+// place; for more it is packed, so that it stays in the cache of first level, and goes back to the
 // store at the end of the piece. Rows are summed up in order, every fourth one into the same sum,
 // whatever the slice and wherever it lies.
 #include "recurrent/pieces.h"
@@ -12,18 +12,17 @@ namespace {
 constexpr int VECTORS = 2;  // of a slice's row
 constexpr int64_t COLUMNS = VECTORS * LANES;
 constexpr int SUMS = 4;
+constexpr int64_t MAX_IN_PLACE = 4;  // tokens of a piece that does not pay for packing
 constexpr float EPSILON = 1e-6f;
 
-// What the tokens of a block share among all slices of a head. Rows of a state are decayed each on
-// its own, or all alike.
+// What the slices of a head share of the tokens of a block: the vectors of a token are `padded`
+// apart, and zeros follow the first key_size elements.
 struct Prepared {
-    int64_t key_size, padded;
-    bool is_by_channel;
-    float *queries, *keys, *decays, *decayed_keys;  // [TOKENS, padded]
-    float* betas;
+    int64_t key_size, rows, padded;  // rows of a packed slice
+    float *queries, *keys, *decays, *decayed_keys, *betas;
 
-    Prepared(Arena& arena, int64_t key_size, bool is_by_channel)
-        : key_size(key_size), padded(round_up(key_size, LANES)), is_by_channel(is_by_channel),
+    Prepared(Arena& arena, int64_t key_size)
+        : key_size(key_size), rows(round_up(key_size, SUMS)), padded(round_up(key_size, LANES)),
           queries(arena.take<float>(TOKENS * padded)), keys(arena.take<float>(TOKENS * padded)),
           decays(arena.take<float>(TOKENS * padded)),
           decayed_keys(arena.take<float>(TOKENS * padded)), betas(arena.take<float>(TOKENS)) {}
@@ -33,11 +32,11 @@ struct Prepared {
 struct Scratch {
     Arena arena;
     Prepared prepared;
-    float* slices;  // [slices, key_size, COLUMNS]
+    float* slices;  // [slices, rows, COLUMNS]
 
     Scratch(const DeltaRuleCall& call, char* base)
-        : arena{base, 0}, prepared(arena, call.key_size, call.is_by_channel),
-          slices(arena.take<float>(ratio_up(call.value_size, COLUMNS) * call.key_size * COLUMNS)) {}
+        : arena{base, 0}, prepared(arena, call.key_size),
+          slices(arena.take<float>(ratio_up(call.value_size, COLUMNS) * prepared.rows * COLUMNS)) {}
 };
 
 // The vector as floats into `out`, multiplied by `scale` over its L2 norm.
@@ -45,7 +44,7 @@ template <class Stored>
 void normalise(const Stored* from, int64_t count, float scale, float* out) {
     floats squares = {};
     for (int64_t i = 0; i < count; i += LANES) {
-        floats each = take_row(from + i, count - i);
+        const floats each = take_row(from + i, count - i);
         squares = multiply_add(each, each, squares);
         store(out + i, each);
     }
@@ -75,59 +74,59 @@ __attribute__((noinline)) void prepare(const DeltaRuleCall& call, int64_t token,
     out.betas[at] = to_float(betas[head]);
 }
 
-// A slice in memory: rows of COLUMNS floats, `stride` apart.
+// A slice in memory: `rows` of COLUMNS floats, `stride` apart; a multiple of SUMS.
 struct Slice {
     const float* read;
     float* write;
-    int64_t stride;
+    int64_t stride, rows;
 };
 
-// `act(row, sum)` for all rows, where `sum` is the sum that the row belongs to.
-template <class Act>
-inline void each_row(int64_t count, Act act) {
-    int64_t row = 0;
-    for (; row + SUMS <= count; row += SUMS) {
-#pragma GCC unroll 4
-        for (int sum = 0; sum < SUMS; sum++) act(row + sum, sum);
-    }
-#pragma GCC unroll 4
-    for (int sum = 0; sum < SUMS; sum++)
-        if (row + sum < count) act(row + sum, sum);
+typedef floats Sums[SUMS][VECTORS];
+
+inline floats add_up(const Sums& sums, int v) {
+    return (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
 }
 
 // values: what the token's values are in, and its outputs out.
 template <bool IS_BY_CHANNEL>
-inline void step(const Slice& slice, const Prepared& prepared, int64_t at,
-                 floats (&values)[VECTORS]) {
+inline void step(const Slice slice, const Prepared& prepared, int64_t at, floats (&values)[VECTORS]) {
     const int64_t place = at * prepared.padded;
     const float *keys = prepared.keys + place, *queries = prepared.queries + place;
     const float *decays = prepared.decays + place, *decayed = prepared.decayed_keys + place;
-    floats found[SUMS][VECTORS] = {}, outputs[SUMS][VECTORS] = {}, delta[VECTORS];
-    each_row(prepared.key_size, [&](int64_t row, int sum) {
-        for (int v = 0; v < VECTORS; v++)
-            found[sum][v] = multiply_add(splat(decayed[row]),
-                                         load(slice.read + row * slice.stride + v * LANES),
-                                         found[sum][v]);
-    });
-    for (int v = 0; v < VECTORS; v++) {
-        floats sum = (found[0][v] + found[1][v]) + (found[2][v] + found[3][v]);
-        delta[v] = (values[v] - sum) * prepared.betas[at];
-    }
-    const floats decay = splat(decays[0]);
-    each_row(prepared.key_size, [&](int64_t row, int sum) {
-        for (int v = 0; v < VECTORS; v++) {
-            const int64_t column = row * slice.stride + v * LANES;
-            floats each = load(slice.read + column) * (IS_BY_CHANNEL ? splat(decays[row]) : decay);
-            each = multiply_add(splat(keys[row]), delta[v], each);
-            store(slice.write + column, each);
-            outputs[sum][v] = multiply_add(splat(queries[row]), each, outputs[sum][v]);
+    const floats beta = splat(prepared.betas[at]), decay = splat(decays[0]);
+    Sums found = {{floats{}}}, outputs = {{floats{}}};
+    floats delta[VECTORS];
+    const float* read = slice.read;
+    for (int64_t row = 0; row < slice.rows; row += SUMS) {
+#pragma GCC unroll 4
+        for (int sum = 0; sum < SUMS; sum++, read += slice.stride) {
+            const floats key = splat(decayed[row + sum]);
+            for (int v = 0; v < VECTORS; v++)
+                found[sum][v] = multiply_add(key, load(read + v * LANES), found[sum][v]);
         }
-    });
-    for (int v = 0; v < VECTORS; v++)
-        values[v] = (outputs[0][v] + outputs[1][v]) + (outputs[2][v] + outputs[3][v]);
+    }
+    for (int v = 0; v < VECTORS; v++) delta[v] = (values[v] - add_up(found, v)) * beta;
+    read = slice.read;
+    float* write = slice.write;
+    for (int64_t row = 0; row < slice.rows; row += SUMS) {
+#pragma GCC unroll 4
+        for (int sum = 0; sum < SUMS; sum++, read += slice.stride, write += slice.stride) {
+            const floats key = splat(keys[row + sum]), query = splat(queries[row + sum]);
+            for (int v = 0; v < VECTORS; v++) {
+                floats each = load(read + v * LANES);
+                each *= IS_BY_CHANNEL ? splat(decays[row + sum]) : decay;
+                each = multiply_add(key, delta[v], each);
+                store(write + v * LANES, each);
+                outputs[sum][v] = multiply_add(query, each, outputs[sum][v]);
+            }
+        }
+    }
+    for (int v = 0; v < VECTORS; v++) values[v] = add_up(outputs, v);
 }
 
-void pack(const float* from, int64_t stride, int64_t rows, int64_t columns, float* packed) {
+void pack(const float* from, int64_t stride, int64_t rows, int64_t columns, float* packed,
+          int64_t all_rows) {
+    memset(packed + rows * COLUMNS, 0, size_t((all_rows - rows) * COLUMNS) * sizeof(float));
     for (int64_t row = 0; row < rows; row++)
         for (int v = 0; v < VECTORS; v++) {
             const int64_t count = larger(columns - v * LANES, 0);
@@ -158,14 +157,15 @@ struct Head {
     __attribute__((noinline)) void advance(const Slice& slice, const Prepared& prepared,
                                            int64_t first, int64_t count) const {
         const int64_t place = head * call.value_size + column;
-        for (int64_t at = 0; at < count; at++) {
+        Slice now = slice;
+        for (int64_t at = 0; at < count; at++, now.read = now.write) {
             const Stored* value = (const Stored*)call.value + (first + at) * call.value_stride;
             Stored* out = (Stored*)call.out + (first + at) * call.heads * call.value_size;
             floats values[VECTORS] = {};
             for (int v = 0; v < VECTORS; v++)
                 if (v * LANES < columns())
                     values[v] = take_row(value + place + v * LANES, columns() - v * LANES);
-            step<IS_BY_CHANNEL>(slice, prepared, at, values);
+            step<IS_BY_CHANNEL>(now, prepared, at, values);
             for (int v = 0; v < VECTORS; v++)
                 if (v * LANES < columns())
                     put_row(out + place + v * LANES, values[v], columns() - v * LANES);
@@ -183,13 +183,15 @@ struct Head {
     void run_block(const Piece& piece, int64_t first, int64_t count, float* packed,
                    const Prepared& prepared) const {
         const int64_t rows = call.key_size, stride = call.value_size;
+        const int64_t all_rows = prepared.rows;
         const int64_t place = head * rows * stride + column;
         const float* read = piece.read + place;
         float* write = piece.write + place;
-        if (piece.num_tokens == 1 && columns() == COLUMNS)
-            return run({read, write, stride}, prepared, piece.first, 1);
-        if (first == 0) pack(read, stride, rows, columns(), packed);
-        run({packed, packed, COLUMNS}, prepared, piece.first + first, count);
+        const bool is_short = count > 0 && piece.num_tokens <= MAX_IN_PLACE;
+        if (is_short && columns() == COLUMNS && rows == all_rows)
+            return run({read, write, stride, rows}, prepared, piece.first, count);
+        if (first == 0) pack(read, stride, rows, columns(), packed, all_rows);
+        run({packed, packed, COLUMNS, all_rows}, prepared, piece.first + first, count);
         if (first + count == piece.num_tokens) unpack(packed, stride, rows, columns(), write);
     }
 };
@@ -204,7 +206,7 @@ void run_slices(const DeltaRuleCall& call, int64_t sequence, int64_t head, int64
                 prepare<Stored>(call, piece.first + first + at, head, scratch.prepared, at);
             for (int64_t slice = from; slice < to; slice++)
                 Head<Stored>{call, head, slice * COLUMNS}.run_block(
-                    piece, first, count, scratch.slices + (slice - from) * call.key_size * COLUMNS,
+                    piece, first, count, scratch.slices + (slice - from) * scratch.prepared.rows * COLUMNS,
                     scratch.prepared);
         });
     });

@@ -26,27 +26,19 @@ inline floats multiply_add(floats a, floats b, floats c) {
 #endif
 }
 
-// The first `count` elements as floats, zeros after; no others are read.
-inline floats take_row(const float* place, int64_t count) {
-    if (count >= LANES) return load(place);
-    floats out = {};
-    memcpy(&out, place, size_t(count) * sizeof(float));
-    return out;
-}
+// Elements as floats.
+inline floats take_row(const float* place) { return load(place); }
 
-inline floats take_row(const bf16* place, int64_t count) {
-    halves bits = {};
-    memcpy(&bits, place, size_t(smaller(count, LANES)) * sizeof(bf16));
+inline floats take_row(const bf16* place) {
+    halves bits;
+    memcpy(&bits, place, sizeof bits);
     return (floats)(__builtin_convertvector(bits, words) << 16);
 }
 
-// The first `count` lanes to memory, rounded; nothing else is written.
-inline void put_row(float* place, floats x, int64_t count) {
-    memcpy(place, &x, size_t(smaller(count, LANES)) * sizeof(float));
-}
+// Lanes to memory, rounded to the nearest, ties to even; a NaN stays one.
+inline void put_row(float* place, floats x) { store(place, x); }
 
-// To the nearest, ties to even; a NaN stays one.
-inline void put_row(bf16* place, floats x, int64_t count) {
+inline void put_row(bf16* place, floats x) {
 #if QUIRE_HAS_BF16_DOT
     __m256i out = round_off(x);
 #else
@@ -55,7 +47,25 @@ inline void put_row(bf16* place, floats x, int64_t count) {
     words is_nan = (words)((ints)(bits & 0x7fffffffu) > 0x7f800000);
     halves out = __builtin_convertvector((is_nan & ((bits >> 16) | 0x40)) | (~is_nan & near), halves);
 #endif
-    memcpy(place, &out, size_t(smaller(count, LANES)) * sizeof(bf16));
+    memcpy(place, &out, sizeof out);
+}
+
+// The first `count` elements as floats, zeros after; no others are read.
+template <class Stored>
+inline floats take_row(const Stored* place, int64_t count) {
+    if (count >= LANES) return take_row(place);
+    Stored some[LANES] = {};
+    for (int64_t i = 0; i < count; i++) some[i] = place[i];
+    return take_row(some);
+}
+
+// The first `count` lanes to memory, rounded; nothing else is written.
+template <class Stored>
+inline void put_row(Stored* place, floats x, int64_t count) {
+    if (count >= LANES) return put_row(place, x);
+    Stored all[LANES];
+    put_row(all, x);
+    for (int64_t i = 0; i < count; i++) place[i] = all[i];
 }
 
 // Numbers too small to be normal count as zero on this thread while it lives: states that fade

@@ -8,6 +8,8 @@
 
 namespace {
 
+constexpr int ROWS = 4;  // channels that go through a row's numbers together
+
 // What the tokens of a block share among the channels of a task. `selected` are steps [TOKENS,
 // channels] where each channel has its own; else `decays` has one number for each token.
 struct Prepared {
@@ -71,16 +73,17 @@ __attribute__((noinline)) void prepare(const ScanCall& call, int64_t token, cons
 
 // Of LANES vectors the sums over their lanes: lane i is that of the vector i.
 template <int STEP>
-inline floats sum_lanes(ints (&vectors)[LANES]) {
+inline floats sum_lanes(floats (&vectors)[LANES]) {
     if constexpr (STEP > 0) {
 #pragma GCC unroll 16
         for (int i = 0; i < STEP; i++) {
-            swap_blocks<STEP>(vectors[i], vectors[i + STEP], std::make_index_sequence<LANES>());
-            vectors[i] = (ints)((floats)vectors[i] + (floats)vectors[i + STEP]);
+            ints a = (ints)vectors[i], b = (ints)vectors[i + STEP];
+            swap_blocks<STEP>(a, b, std::make_index_sequence<LANES>());
+            vectors[i] = (floats)a + (floats)b;
         }
         return sum_lanes<STEP / 2>(vectors);
     }
-    return (floats)vectors[0];
+    return vectors[0];
 }
 
 // The states of a group of channels: rows of a multiple of LANES numbers.
@@ -90,29 +93,44 @@ struct Group {
     const float* rates;  // as the states
 };
 
-// Returns S C of a token for the channels of the group that begins with `channel` of the task's.
+// ROWS channels of a group take their step together; the sums S C of each lane are left in `outputs`.
 template <bool IS_SELECTIVE>
-inline floats step(const Group& group, const Prepared& prepared, int64_t at, int64_t channel) {
-    const float *b = prepared.b + at * prepared.width, *c = prepared.c + at * prepared.width;
-    const float* added = prepared.added + at * prepared.channels + channel;
-    const float* steps = prepared.selected + at * prepared.channels + channel;
-    const floats decay = splat(prepared.decays[at]);
-    ints outputs[LANES] = {};
-    for (int64_t i = 0; i < prepared.width; i += LANES) {
+inline void step_rows(const Group group, int64_t width, const float* b, const float* c,
+                      const float* added, const float* steps, floats decay, floats* outputs) {
+    floats sums[ROWS] = {}, adds[ROWS], row_steps[ROWS];
+    for (int row = 0; row < ROWS; row++) {
+        adds[row] = splat(added[row]);
+        row_steps[row] = splat(steps[row]);
+    }
+    for (int64_t i = 0; i < width; i += LANES) {
         const floats each_b = load(b + i), each_c = load(c + i);
-#pragma GCC unroll 16
-        for (int row = 0; row < LANES; row++) {
-            const int64_t place = row * prepared.width + i;
+#pragma GCC unroll 4
+        for (int row = 0; row < ROWS; row++) {
+            const int64_t place = row * width + i;
             floats each = load(group.read + place);
             if (IS_SELECTIVE)
-                each *= exponential(load(group.rates + place) * splat(steps[row]));
+                each *= exponential(load(group.rates + place) * row_steps[row]);
             else
                 each *= decay;
-            each = multiply_add(splat(added[row]), each_b, each);
+            each = multiply_add(adds[row], each_b, each);
             store(group.write + place, each);
-            outputs[row] = (ints)multiply_add(each, each_c, (floats)outputs[row]);
+            sums[row] = multiply_add(each, each_c, sums[row]);
         }
     }
+    for (int row = 0; row < ROWS; row++) outputs[row] = sums[row];
+}
+
+// Returns S C of a token for the channels of the group that begins with `channel` of the task's.
+template <bool IS_SELECTIVE>
+inline floats step(const Group group, const Prepared& prepared, int64_t at, int64_t channel) {
+    const int64_t width = prepared.width, place = at * prepared.channels + channel;
+    floats outputs[LANES];
+    for (int row = 0; row < LANES; row += ROWS)
+        step_rows<IS_SELECTIVE>({group.read + row * width, group.write + row * width,
+                                 group.rates + row * width},
+                                width, prepared.b + at * width, prepared.c + at * width,
+                                prepared.added + place + row, prepared.selected + place + row,
+                                splat(prepared.decays[at]), outputs + row);
     return sum_lanes<LANES / 2>(outputs);
 }
 
