@@ -1,4 +1,4 @@
-"""Block tables by simple arithmetic, over shuffled block ids: batches without a cache."""
+"""Block tables and states by simple arithmetic, over shuffled ids: batches without a cache."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,9 @@ from typing import Self
 
 import torch
 
+from quire.cache.state_use import NULL_STATE
 from quire.models.batch import Batch
+from quire.models.recurrent.pieces import Pieces
 
 Chunk = tuple[int, int, Sequence[int]]
 """A sequence's index, the position of its first token here, and the tokens."""
@@ -16,7 +18,8 @@ Chunk = tuple[int, int, Sequence[int]]
 
 class Paging:
     """Every sequence owns enough shuffled blocks for `max_len` tokens in each layer group; block 0
-    is nobody's. `tables[group][seq]` are its ids."""
+    is nobody's. `tables[group][seq]` are its ids. It owns two states: the last, and one that each
+    chunk of several tokens leaves behind its first half, as for a snapshot."""
 
     def __init__(
         self,
@@ -33,6 +36,9 @@ class Paging:
         tables = [ids[first : first + per_seq] for first in range(0, len(ids), per_seq)]
         self.tables = [tables[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
         self.num_blocks = len(ids) + 1
+        state_ids = random.Random(seed).sample(range(1, 2 * num_seqs + 1), 2 * num_seqs)
+        self.states = list(zip(state_ids[::2], state_ids[1::2], strict=True))
+        self.num_states = len(state_ids) + 1
         self._block_size = block_size
         self._device = "cpu"
 
@@ -76,7 +82,26 @@ class Paging:
             query_starts=tuple(starts),
             context_lens=tuple(first + len(tokens) for _, first, tokens in chunks),
             logits_indices=self._longs(rows),
+            pieces=self._pieces(chunks),
         )
+
+    def _pieces(self, chunks: Sequence[Chunk]) -> Pieces:
+        starts, reads, writes, sequences = [0], [], [], [0]
+        for seq, first, tokens in chunks:
+            last, snapshot = self.states[seq]
+            half = len(tokens) // 2
+            cuts = [(half, snapshot)] if half else []
+            read = last if first else NULL_STATE
+            for size, write in (*cuts, (len(tokens) - half, last)):
+                starts.append(starts[-1] + size)
+                reads.append(read)
+                writes.append(write)
+                read = write
+            sequences.append(len(reads))
+        return Pieces(*map(self._ints, (starts, reads, writes, sequences)))
+
+    def _ints(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self._device)
 
     def _longs(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -7,6 +7,7 @@ import dataclasses
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.config import KVOptions
+from quire.models.loading.config_states import OTHER_LAYERS, has_known_states
 from quire.models.loading.support import DOUBTFUL_WINDOWS
 
 HEAD_NAMES = ("num_attention_heads", "n_head", "num_heads")
@@ -18,6 +19,7 @@ ALL_SLIDE = ("qwen3_moe",)
 """Model types that state a first layer with a window, and give every layer one."""
 SIZE_FIELDS = {
     "sliding_attention": (AttentionType.SLIDING, WINDOW),
+    "hybrid_sliding": (AttentionType.SLIDING, WINDOW),
     "chunked_attention": (AttentionType.CHUNKED, "attention_chunk_size"),
 }
 UNKNOWN_LAYERS = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
@@ -25,10 +27,12 @@ UNKNOWN_LAYERS = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
 UNKNOWN_FIELDS = (
     *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
     *("block_configs", "multi_query", "swa_head_dim", "swa_num_key_value_heads"),
-    *("is_encoder_decoder", "layers_block_type", "compress_ratios", "add_cross_attention"),
+    *("is_encoder_decoder", "compress_ratios", "add_cross_attention"),
     *("attn_config", "kv_channels", "is_heterogeneous"),
 )
 """Fields of models whose K and V this module does not know."""
+BLOCK_TYPES = "layers_block_type"
+"""The field that lists the kinds of layers, in models whose states are known or not at all."""
 
 
 def layout_from_config(
@@ -38,8 +42,10 @@ def layout_from_config(
 
     Its KV heads are split `num_ways`. Raises ValueError where they do not divide.
     """
+    patterns = _patterns(config)
+    if patterns == ():
+        return build_layout([])
     token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
-    patterns = None if token_kv is None else _patterns(config)
     if token_kv is None or patterns is None:
         return None
     if token_kv.is_latent and set(patterns) != {FULL}:
@@ -57,6 +63,8 @@ def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV |
     if getattr(config, "model_type", None) in UNKNOWN_LAYERS:
         return None
     if any(getattr(config, name, None) for name in UNKNOWN_FIELDS):
+        return None
+    if getattr(config, BLOCK_TYPES, None) and not has_known_states(config):
         return None
     rank, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
     if rank and rotated:
@@ -81,9 +89,11 @@ def _patterns(config: object) -> tuple[AttentionPattern, ...] | None:
     kinds = list(listed) if isinstance(listed, list | tuple) else _inferred(config, num_layers)
     if len(kinds) != num_layers:
         return None
+    if has_known_states(config):
+        kinds = [kind for kind in kinds if kind not in OTHER_LAYERS]
     found = [_pattern(config, kind) for kind in kinds]
     known = tuple(pattern for pattern in found if pattern is not None)
-    return known if len(known) == num_layers else None
+    return known if len(known) == len(kinds) else None
 
 
 def _inferred(config: object, num_layers: int) -> list[str]:
@@ -104,7 +114,7 @@ def _inferred(config: object, num_layers: int) -> list[str]:
 
 
 def _pattern(config: object, kind: object) -> AttentionPattern | None:
-    if kind == "full_attention":
+    if kind in ("full_attention", "hybrid"):
         return FULL
     if not isinstance(kind, str) or kind not in SIZE_FIELDS:
         return None
