@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
+from quire.cache.states.policy import PLANNED, SnapshotPolicy
 from quire.models.toy import TWO_FULL
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -18,6 +19,7 @@ from tests.engine.toy_engine import (
     MAX_MODEL_LEN,
     VOCAB_SIZE,
     Arrival,
+    Layers,
     Shape,
     alone,
     play,
@@ -55,6 +57,8 @@ POOLINGS = st.builds(
     Pooling, st.sampled_from(PoolingKind), st.sampled_from([None, 1, 5]), st.booleans()
 )
 
+OFTEN = st.sampled_from([True, True, False])
+
 layer_stacks = st.lists(
     st.one_of(
         st.just(FULL),
@@ -78,6 +82,34 @@ def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
 
 BY_TIME = (Reason.ABORTED, Reason.DEADLINE_EXCEEDED)
 """The ends that come sooner or later in the text, by when they happen."""
+
+
+recurrent_stacks = st.lists(
+    st.sampled_from([None, None, FULL, AttentionPattern(AttentionType.SLIDING, 5)]),
+    min_size=1,
+    max_size=4,
+).map(lambda layers: tuple(layers) if None in layers else (*layers, None))
+"""Layers of which one at least is recurrent, perhaps all."""
+
+policies = st.builds(
+    SnapshotPolicy,
+    prompt_ends=OFTEN,
+    junctions=OFTEN,
+    outputs=OFTEN,
+    interval=st.sampled_from([0, 0, 3, 8]),
+    gain_weight=st.sampled_from([0.0, 1.0]),
+)
+
+
+@st.composite
+def recurrent_shapes(draw: st.DrawFn) -> Shape:
+    """Shapes with recurrent layers, and few states or many."""
+    return replace(
+        draw(shapes()),
+        layers=draw(recurrent_stacks),
+        num_states=draw(st.integers(2, 20)),
+        snapshots=draw(st.just(PLANNED) | policies),
+    )
 
 
 @st.composite
@@ -202,6 +234,9 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     assert usage.active == 0, "all blocks are home when idle"
     assert usage.free + usage.cached == shape.num_blocks - 1
     assert world.cache.host_usage.swapped == 0
+    states = world.cache.state_usage
+    assert states.active == 0
+    assert states.free + states.cached == max(shape.num_states - 1, 0)
 
 
 class Outcomes(Protocol):
@@ -216,7 +251,7 @@ class Outcomes(Protocol):
 def check_outcome(
     world: Outcomes,
     arrival: Arrival,
-    layers: tuple[AttentionPattern, ...] = TWO_FULL,
+    layers: Layers = TWO_FULL,
     *,
     down_s: float = 0.0,
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from quire.cache.block_copies import BlockCopy, CopyTime
+from quire.cache.spec import FULL
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.attention.choice import build_attention
@@ -93,7 +94,7 @@ class LateToTell:
 
 
 def engine_over(model: Model, shape: Shape) -> tuple[Engine, NotingScheduler]:
-    scheduler = NotingScheduler(scheduler_config(shape), cache_of(shape, TIGHT.layers[:1]))
+    scheduler = NotingScheduler(scheduler_config(shape), cache_of(shape, (FULL,)))
     max_num_blocks = -(-MAX_MODEL_LEN // shape.block_size)
     config = RunnerConfig(shape.max_num_seqs, max_num_blocks, shape.block_size, "cpu")
     engine = Engine(scheduler, Runner(config, model), lambda: 0.0, is_overlapped=shape.late)

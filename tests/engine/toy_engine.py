@@ -11,6 +11,7 @@ import torch
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import AttentionPattern
+from quire.cache.states.policy import PLANNED, SnapshotPolicy
 from quire.engine.engine import Engine
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.runner import Runner, RunnerConfig
@@ -33,6 +34,10 @@ MAX_MODEL_LEN = 48
 GRAMMARS = ToyGrammars(VOCAB_SIZE)
 
 
+Layers: TypeAlias = tuple[AttentionPattern | None, ...]
+"""Those of a toy; None for a recurrent one."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Everything that must not change a request's output."""
@@ -44,7 +49,7 @@ class Shape:
     caches_prefixes: bool
     watermark: float
     late: bool
-    layers: tuple[AttentionPattern, ...] = TWO_FULL
+    layers: Layers = TWO_FULL
     hybrid: bool = True
     policy: PolicyName = PolicyName.FCFS
     ageing_s: float = 30.0
@@ -52,6 +57,9 @@ class Shape:
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
+    num_states: int = 0
+    """Those of recurrent layers, which have more than their null state where there are any."""
+    snapshots: SnapshotPolicy = PLANNED
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ def cache_of(shape: Shape, groups: tuple[AttentionPattern, ...]) -> KVCache:
             groups,
             max_chunk_tokens=shape.max_num_batched_tokens,
             num_host_blocks=shape.num_host_blocks,
+            num_states=shape.num_states,
+            snapshots=shape.snapshots,
         )
     )
 
@@ -107,7 +117,7 @@ def runner_of(
         device="cpu",
         num_groups=num_groups,
     )
-    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
+    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks, shape.num_states)
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
     return Runner(config, wrap(model), grammars)
 
@@ -180,13 +190,13 @@ def play(shape: Shape, arrivals: list[Arrival], max_steps: int, wrap: Wrap = bar
     raise AssertionError(f"not done after {max_steps} steps")
 
 
-def alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> tuple[int, ...]:
+def alone(new: NewRequest, layers: Layers = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no batch, one token a time."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
 
 
-def vector_alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> bytes:
+def vector_alone(new: NewRequest, layers: Layers = TWO_FULL) -> bytes:
     """The vector of a request that pools its prompt, by the oracle. The toy's states are small
     whole numbers: their sums are exact, whatever their order."""
     assert new.pooling is not None
@@ -205,7 +215,7 @@ def vector_alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FUL
 
 
 @lru_cache(maxsize=100_000)
-def _alone(new: NewRequest, layers: tuple[AttentionPattern, ...]) -> tuple[int, ...]:
+def _alone(new: NewRequest, layers: Layers) -> tuple[int, ...]:
     sampler = build_sampler(VOCAB_SIZE, torch.device("cpu"))
     outputs = 0
     text = ToyText(VOCAB_SIZE, layers)

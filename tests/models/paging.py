@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from quire.cache.state_use import NULL_STATE
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch
 from quire.models.recurrent.pieces import Pieces
 

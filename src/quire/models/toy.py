@@ -3,11 +3,14 @@
 A stack of layers as a transformer has it, in 64-bit words: each stores a value for every token,
 reads through the block table all the values that its token can see, and hands on what it read. So
 the value stored by a later layer folds in the prefix, as real KV does, and a wrong block, a stale
-slot, a skipped write or a broken hash chain changes the output. `ToyText` is the same from tokens
-alone.
+slot, a skipped write or a broken hash chain changes the output. A recurrent layer folds each token
+into the word of its sequence's state and hands on what that is then. `ToyText` is the same from
+tokens alone.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +23,7 @@ from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, Toke
 from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.kv.streams import Instant, Mark
+from quire.models.recurrent.pieces import Pieces
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -34,15 +38,18 @@ LOGIT_RANGE = 8.0
 """Logits are spread evenly over this width: greedy has a winner, sampling many candidates."""
 TOY_HIDDEN_SIZE = 8
 """A state has an element for each byte of a word."""
+ToyLayers: TypeAlias = Sequence[AttentionPattern | None]
+"""The layers by what they see; None for a recurrent one."""
 TWO_FULL = (FULL, FULL)
 """The least with which a stored value depends on the whole prefix."""
 
 
-def toy_layout(layers: Sequence[AttentionPattern] = TWO_FULL, *, hybrid: bool = True) -> Layout:
+def toy_layout(layers: ToyLayers = TWO_FULL, *, hybrid: bool = True) -> Layout:
     """Return the layout of the toy model, which keeps a word of 8 bytes of each token: a key and a
     value of one element each."""
     token_kv = TokenKV(num_kv_heads=1, head_size=1, v_head_size=1, element_bytes=4)
-    return build_layout([KVSpec(token_kv, layer) for layer in layers], hybrid=hybrid)
+    specs = [None if layer is None else KVSpec(token_kv, layer) for layer in layers]
+    return build_layout(specs, hybrid=hybrid)
 
 
 class ToyModel:
@@ -52,7 +59,7 @@ class ToyModel:
         self,
         vocab_size: int,
         size: KVSize,
-        layers: Sequence[AttentionPattern] = TWO_FULL,
+        layers: ToyLayers = TWO_FULL,
         *,
         hybrid: bool = True,
     ) -> None:
@@ -68,7 +75,7 @@ class ToyModel:
         self._host: Words = np.zeros(
             (num_tensors, size.num_host_blocks, size.block_size), dtype=np.uint64
         )
-
+        self._states: Words = np.zeros((len(layers), max(size.num_states, 1)), dtype=np.uint64)
         self._num_copied = 0
 
     @property
@@ -111,6 +118,10 @@ class ToyModel:
         ends = np.asarray(batch.context_lens, dtype=np.int64)
         hidden = _token_noise(batch.input_ids.numpy(), positions)
         for layer, pattern in enumerate(self._layers):
+            if pattern is None:
+                assert batch.pieces is not None
+                hidden = _mix(hidden + self._carried(layer, hidden, batch.pieces))
+                continue
             group, tensor = self._tensor_indices[layer]
             store = self._store[tensor]
             store[batch.slots[group].numpy()] = _mix(hidden ^ np.uint64(_layer_salt(layer)))
@@ -123,6 +134,21 @@ class ToyModel:
             read = sums[before + positions + 1] - sums[before + seen]
             hidden = _mix(hidden + read)
         return hidden
+
+    def _carried(self, layer: int, hidden: Words, pieces: Pieces) -> Words:
+        """Return the word of a recurrent layer's state after each token; write those that the
+        pieces end with."""
+        states, after = self._states[layer], np.empty_like(hidden)
+        words = _mix(hidden ^ np.uint64(_layer_salt(layer)))
+        starts = pieces.starts.tolist()
+        spans = zip(pairwise(starts), pieces.reads.tolist(), pieces.writes.tolist(), strict=True)
+        for (first, end), read, write in spans:
+            word = int(states[read])
+            for index in range(first, end):
+                word = _mix_int((word + int(words[index])) & MASK)
+                after[index] = word
+            states[write] = word
+        return after
 
     def _running_sums(
         self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices
@@ -171,19 +197,25 @@ class ToyRows:
 class ToyText:
     """ToyModel's logits after each of some tokens, in plain integers: the oracle of invariant 1."""
 
-    def __init__(self, vocab_size: int, layers: Sequence[AttentionPattern] = TWO_FULL) -> None:
+    def __init__(self, vocab_size: int, layers: ToyLayers = TWO_FULL) -> None:
         self._vocab_size = vocab_size
         self._layers = tuple(layers)
         self._sums: list[list[int]] = [[0] for _ in layers]
+        self._words = [0] * len(self._layers)
         self._hidden = 0
+        self._position = 0
 
     def append(self, token_id: int) -> None:
-        position = len(self._sums[0]) - 1
+        position, self._position = self._position, self._position + 1
         salt = (position + 1) * SEED & MASK
         hidden = _mix_int(token_id * MIX_A & MASK ^ salt)
         for layer, pattern in enumerate(self._layers):
-            sums = self._sums[layer]
             stored = _mix_int(hidden ^ _layer_salt(layer))
+            if pattern is None:
+                self._words[layer] = _mix_int((self._words[layer] + stored) & MASK)
+                hidden = _mix_int((hidden + self._words[layer]) & MASK)
+                continue
+            sums = self._sums[layer]
             sums.append((sums[-1] + _mix_int(stored ^ salt)) & MASK)
             read = sums[-1] - sums[pattern.first_needed(position)]
             hidden = _mix_int((hidden + read) & MASK)
@@ -205,9 +237,7 @@ def toy_states(hidden: Words) -> Tensor:
     return torch.from_numpy(flat.astype(np.float32))
 
 
-def toy_logits(
-    token_ids: Sequence[int], vocab_size: int, layers: Sequence[AttentionPattern] = TWO_FULL
-) -> Tensor:
+def toy_logits(token_ids: Sequence[int], vocab_size: int, layers: ToyLayers = TWO_FULL) -> Tensor:
     """Logits `[vocab_size]` after `token_ids`."""
     text = ToyText(vocab_size, layers)
     for token_id in token_ids:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.cache.spec import StateSpec
-from quire.cache.state_use import NULL_STATE
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.config import RecurrentLayer
 from quire.models.recurrent.pieces import Pieces
 from quire.models.recurrent.state_store import build_state_store

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.state_use import NULL_STATE
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.config import UnsupportedModel
 from tests.models.families import STATE_SPACES, Family
 from tests.models.recurrent.cuts import is_same, make_pieces, run_alone, run_cut

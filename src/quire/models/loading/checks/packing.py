@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.cache.state_use import NULL_STATE
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch, Model
 from quire.models.recurrent.pieces import Pieces
 
