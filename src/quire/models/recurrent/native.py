@@ -23,10 +23,17 @@ class NativeRecurrentKernels:
         self._library = library
         self._structs = {
             name: library.struct(name)
-            for name in ("StatePieces", "StateStore", "ConvolutionCall", "DeltaRuleCall", "ScanCall")
+            for name in (
+                "StatePieces",
+                "StateStore",
+                "ConvolutionCall",
+                "DeltaRuleCall",
+                "ScanCall",
+            )
         }
         self._functions = {
-            name: library.function(f"quire_{name}") for name in ("convolution", "delta_rule", "scan")
+            name: library.function(f"quire_{name}")
+            for name in ("convolution", "delta_rule", "scan")
         }
         self._count_scratch = {
             name: library.function(f"quire_{name}_scratch") for name in self._functions
@@ -250,6 +257,5 @@ def _is_dense(rows: Tensor) -> bool:
 def _follow(strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Return whether elements of this shape follow each other without gaps."""
     return all(
-        strides[i] == strides[i + 1] * shape[i + 1] or shape[i] == 1
-        for i in range(len(shape) - 1)
+        strides[i] == strides[i + 1] * shape[i + 1] or shape[i] == 1 for i in range(len(shape) - 1)
     )
