@@ -9,14 +9,17 @@ from quire.models.native.library import Library
 from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.pieces import Pieces
 
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
+"""The dtypes of inputs and results."""
+
 
 class NativeRecurrentKernels:
-    """The kernels of `RecurrentKernels` for tensors of float32 or bfloat16 on the CPU, on as many
-    threads as torch uses.
+    """Implements `RecurrentKernels` for tensors of NATIVE_DTYPES on the CPU, on as many threads as
+    torch uses.
 
-    All raise ValueError for a tensor of another dtype or shape, and IndexError for pieces that lie
-    outside of the rows and for states that do not exist; nothing has been written then. The
-    scratch memory of the threads is kept.
+    All methods raise ValueError for a tensor of another dtype or shape, and IndexError for pieces
+    that lie outside of the rows and for states that do not exist; nothing has been written then.
+    The scratch memory of the threads is kept.
     """
 
     def __init__(self, library: Library) -> None:
@@ -176,8 +179,7 @@ class NativeRecurrentKernels:
         state_shape: tuple[int, ...],
         pieces: Pieces,
     ) -> None:
-        is_bf16 = rows.dtype is torch.bfloat16
-        if not is_bf16 and rows.dtype is not torch.float32:
+        if rows.dtype not in NATIVE_DTYPES:
             raise ValueError(f"the kernels have no {rows.dtype}, but float32 and bfloat16")
         num_states, num_rows = states.shape[0], rows.shape[0]
         _check("states", states, torch.float32, (num_states, *state_shape))
@@ -187,7 +189,7 @@ class NativeRecurrentKernels:
         tables = self._tables(pieces)
         tables.num_tokens = num_rows
         call.pieces, call.store = ctypes.addressof(tables), ctypes.addressof(store)
-        call.is_bf16, call.num_threads = is_bf16, self._library.num_threads
+        call.is_bf16, call.num_threads = rows.dtype is torch.bfloat16, self._library.num_threads
         call.scratch = self._scratch_address(name, call, state_shape)
         if self._functions[name](call):
             raise IndexError(

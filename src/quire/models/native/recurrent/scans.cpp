@@ -8,7 +8,8 @@
 
 namespace {
 
-constexpr int ROWS = 4;  // channels that go through a row's numbers together
+constexpr int ROWS = 4;                // channels that go through a row's numbers together
+constexpr int64_t MAX_CHANNELS = 256;  // of a task
 
 // What the tokens of a block share among the channels of a task. `selected` are steps [TOKENS,
 // channels] where each channel has its own; else `decays` has one number for each token.
@@ -34,7 +35,7 @@ struct Scratch {
     float *states, *rates;  // [channels, width]
 
     Scratch(const ScanCall& call, char* base)
-        : arena{base, 0}, prepared(arena, call.state_size, call.head_size),
+        : arena{base, 0}, prepared(arena, call.state_size, smaller(call.head_size, MAX_CHANNELS)),
           states(arena.take<float>(prepared.channels * prepared.width)),
           rates(arena.take<float>(call.is_selective ? prepared.channels * prepared.width : 0)) {}
 };
@@ -225,7 +226,8 @@ extern "C" int quire_scan(const ScanCall* given) {
     if (!are_within(pieces, *call.store)) return 1;
     const int64_t num_groups = ratio_up(call.head_size, LANES);
     const int64_t num_heads = pieces.num_seqs * call.heads;
-    const int64_t parts = num_parts(num_heads, num_groups, call.num_threads);
+    const int64_t parts = larger(num_parts(num_heads, num_groups, call.num_threads),
+                                 ratio_up(num_groups, MAX_CHANNELS / LANES));
     const int64_t work = pieces.num_tokens * call.heads * call.head_size * call.state_size;
     of_stored(call.is_bf16, [&](auto of) {
         share_tasks(num_heads * parts, work, call.num_threads, call.scratch,
