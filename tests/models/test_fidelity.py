@@ -35,7 +35,11 @@ IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
     *("qwen3_5_text", "lfm2"),
 )
+<<<<<<< HEAD
 """One for each way of attention and kind of states. No experts: rounding would choose others."""
+=======
+"""One for each way of attention and kind of state, without experts, whom rounding would choose."""
+>>>>>>> kern
 
 
 @pytest.fixture(scope="module", params=rest_is_long(FAMILIES, PROVEN))
