@@ -157,7 +157,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
     _log_facts(facts, plan.capacity.layout)
-    runner = build_runner(config, facts, recorded.model, vocabulary)
+    runner = build_runner(config, facts, plan.capacity.layout, recorded.model, vocabulary)
     return assemble(start.local_config, facts, plan.capacity.layout, runner, timer.clock), facts
 
 
@@ -214,7 +214,7 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
     num_tokens = largest_step(limits)
     block_size = config.memory.block_size
     model = ranks.attach(num_blocks=1, block_size=block_size, options=config.kv_options)
-    batches = NullBatches(block_size, len(sizing.layout.groups), loaded.device)
+    batches = NullBatches(block_size, len(sizing.layout.tables), loaded.device)
     batch = batches.chunk(0, num_tokens)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
@@ -237,7 +237,7 @@ def _warm_up(model: Model, plan: KVPlan, device: torch.device, graph_device: Gra
     Return logits."""
     model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())
     capacity, longest = plan.capacity, plan.limits.max_model_len
-    batches = NullBatches(capacity.block_size, len(capacity.layout.groups), device)
+    batches = NullBatches(capacity.block_size, len(capacity.layout.tables), device)
     for num_tokens in WARM_UP_TOKENS:
         model.forward(batches.chunk(0, min(num_tokens, plan.num_tokens, longest)))
     logits = model.forward(batches.chunk(longest - 1, 1))

@@ -28,7 +28,7 @@ def memory_facts(
         why_max_num_batched_tokens=reasons.num_tokens,
         passed_token_bytes=layout.passed_token_bytes,
         unseen_token_bytes=layout.unseen_token_bytes,
-        why_kept_whole=_why_kept_whole(layout),
+        why_kept_whole=str(layout.kept_whole or ""),
     )
 
 
@@ -49,9 +49,8 @@ def padding_warning(layout: Layout) -> str | None:
     """Return a warning if the model's layers leave KV memory unused, else None."""
     if not layout.num_padding:
         return None
-    num_places = len(layout.groups) * len(layout.token_kvs)
     return (
-        f"{layout.num_padding} of {num_places} places hold no layer, "
+        f"{layout.num_padding} of {layout.num_places} places hold no layer, "
         f"{layout.padding_share:.1%} of KV memory"
     )
 
@@ -97,27 +96,29 @@ def _kept_whole_lines(memory: MemoryFacts) -> list[str]:
     return [] if warning is None else [f"  kept whole: {warning}"]
 
 
-def _why_kept_whole(layout: Layout) -> str:
-    """Return why layers with windows or chunks keep every token, or nothing if none does. Where K
-    and V differ in size, the option would change nothing."""
-    if not layout.is_kept_whole:
-        return ""
-    if len(set(layout.token_kvs)) == 1:
-        return "--disable-hybrid-kv-cache-manager is set"
-    return "layers differ in the size of K and V, and so share one block table"
-
-
 def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]:
-    """Yield the facts of the group's layers, by attention pattern."""
-    kinds = Counter(
-        ("latent" if layout.token_kvs[tensor].is_latent else str(seen.attention_type), seen.size)
-        for tensor, seen in enumerate(map(group.seen_by, range(len(group.layers))))
-    )
+    """Yield the facts of the group's layers, by attention pattern. Layers that attend over the K
+    and V of another count with that one."""
+    num_sharing = Counter(source for _, source in layout.sharing)
+    kinds: Counter[tuple[str, int | None]] = Counter()
+    sharing: Counter[tuple[str, int | None]] = Counter()
+    for position, layer in enumerate(group.layers):
+        seen = group.seen_by(position)
+        is_latent = layout.form(group, position).token_kv.is_latent
+        kind = "latent" if is_latent else str(seen.attention_type), seen.size
+        kinds[kind] += 1
+        sharing[kind] += num_sharing[layer]
     for (kind, reach), num_layers in kinds.items():
-        is_kept_whole = group.is_kept_whole and reach is not None
-        yield LayerGroupFacts(kind, reach, num_layers, is_kept_whole)
+        yield LayerGroupFacts(
+            kind,
+            reach,
+            num_layers,
+            is_kept_whole=group.is_kept_whole and reach is not None,
+            num_sharing=sharing[kind, reach],
+        )
 
 
 def _group_text(group: LayerGroupFacts) -> str:
     reach = "" if group.reach is None else f" {group.reach:,}"
-    return f"{group.num_layers} x {group.kind}{reach}"
+    sharing = f" (and {group.num_sharing} that share their K and V)" if group.num_sharing else ""
+    return f"{group.num_layers} x {group.kind}{reach}{sharing}"
