@@ -49,7 +49,7 @@ class ToyLayer:
     source: int | None = None
 
 
-ToyLayers = Sequence[AttentionPattern | ToyLayer]
+ToyLayers = tuple[AttentionPattern | ToyLayer, ...]
 """The layers of a toy model; a pattern alone is a layer of one word."""
 
 

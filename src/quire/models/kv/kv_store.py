@@ -199,7 +199,7 @@ class _Parts:
         """Allocate a cache tensor whose forms have vectors of `head_sizes`; nothing where these
         are 0, as the values of latent layers."""
         if not any(head_sizes):
-            self.views += [None] * len(tensor.forms)
+            self.views.extend([None] * len(tensor.forms))
             return
         heads = [self._shape(form) for form in tensor.forms]
         rows = [(*shape, size) for shape, size in zip(heads, head_sizes, strict=True)]
@@ -207,7 +207,7 @@ class _Parts:
         scales: Sequence[Tensor | None] = [None] * len(rows)
         if self.codec.is_quantised:
             scales = self._views(heads, torch.bfloat16, is_shared=tensor.shares_scales)
-        self.views += map(EncodedKV, elements, scales)
+        self.views.extend(map(EncodedKV, elements, scales))
 
     def _shape(self, form: LayerForm) -> Shape:
         num_blocks = self.size.num_blocks * form.num_parts
