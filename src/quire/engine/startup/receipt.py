@@ -1,7 +1,7 @@
 """The memory receipt: decisions about memory, as facts for the server and text for people."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quire.cache.layout import LayerGroup, Layout
 from quire.cache.sizing import MIB, KVCapacity
@@ -38,7 +38,7 @@ def kept_whole_warning(memory: MemoryFacts) -> str | None:
         return None
     kept = [group for group in memory.layer_groups if group.is_kept_whole]
     return (
-        f"{', '.join(map(_group_text, kept))}: these layers keep every token, since "
+        f"{_layers_text(kept)}: these layers keep every token, since "
         f"{memory.why_kept_whole}; of a token that their windows have passed all layers hold "
         f"{memory.passed_token_bytes:,} bytes, where "
         f"{memory.passed_token_bytes - memory.unseen_token_bytes:,} would do"
@@ -69,7 +69,7 @@ def receipt_text(facts: EngineFacts) -> str:
             f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
             f"({memory.why_num_blocks})",
-            f"  layers: {', '.join(map(_group_text, memory.layer_groups))}",
+            f"  layers: {_layers_text(memory.layer_groups)}",
             *_kept_whole_lines(memory),
             f"  a step: {facts.max_num_batched_tokens} tokens "
             f"({memory.why_max_num_batched_tokens})",
@@ -105,9 +105,9 @@ def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]
     for position, layer in enumerate(group.layers):
         seen = group.seen_by(position)
         is_latent = layout.form(group, position).token_kv.is_latent
-        kind = "latent" if is_latent else str(seen.attention_type), seen.size
-        kinds[kind] += 1
-        sharing[kind] += num_sharing[layer]
+        told = "latent" if is_latent else str(seen.attention_type), seen.size
+        kinds[told] += 1
+        sharing[told] += num_sharing[layer]
     for (kind, reach), num_layers in kinds.items():
         yield LayerGroupFacts(
             kind,
@@ -118,7 +118,17 @@ def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]
         )
 
 
-def _group_text(group: LayerGroupFacts) -> str:
-    reach = "" if group.reach is None else f" {group.reach:,}"
-    sharing = f" (and {group.num_sharing} that share their K and V)" if group.num_sharing else ""
-    return f"{group.num_layers} x {group.kind}{reach}{sharing}"
+def _layers_text(groups: Sequence[LayerGroupFacts]) -> str:
+    """Return how many layers see what, over all groups."""
+    num_layers: Counter[tuple[str, int | None]] = Counter()
+    num_sharing: Counter[tuple[str, int | None]] = Counter()
+    for group in groups:
+        num_layers[group.kind, group.reach] += group.num_layers
+        num_sharing[group.kind, group.reach] += group.num_sharing
+    told = []
+    for (kind, reach), count in num_layers.items():
+        size = "" if reach is None else f" {reach:,}"
+        more = num_sharing[kind, reach]
+        sharing = f" (and {more} that share their K and V)" if more else ""
+        told.append(f"{count} x {kind}{size}{sharing}")
+    return ", ".join(told)
