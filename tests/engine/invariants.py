@@ -6,7 +6,9 @@ from typing import Protocol
 from hypothesis import strategies as st
 
 from quire.cache.sharing import SharingTerms
-from quire.models.toy import TWO_FULL, ToyLayers
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
+from quire.cache.states.policy import PLANNED, SnapshotPolicy
+from quire.models.toy import TWO_FULL, ToyLayer, ToyLayers
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
@@ -55,6 +57,8 @@ POOLINGS = st.builds(
     Pooling, st.sampled_from(PoolingKind), st.sampled_from([None, 1, 5]), st.booleans()
 )
 
+OFTEN = st.sampled_from([True, True, False])
+
 
 def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
     """A request like `new` that forks from the one of `source`."""
@@ -64,6 +68,36 @@ def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
 
 BY_TIME = (Reason.ABORTED, Reason.DEADLINE_EXCEEDED)
 """The ends that come sooner or later in the text, by when they happen."""
+
+
+recurrent_stacks = st.lists(
+    st.sampled_from(
+        [None, None, FULL, ToyLayer(num_words=2), AttentionPattern(AttentionType.SLIDING, 5)]
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda layers: tuple(layers) if None in layers else (*layers, None))
+"""Layers of which one at least is recurrent, perhaps all."""
+
+policies = st.builds(
+    SnapshotPolicy,
+    prompt_ends=OFTEN,
+    junctions=OFTEN,
+    outputs=OFTEN,
+    interval=st.sampled_from([0, 0, 3, 8]),
+    gain_weight=st.sampled_from([0.0, 1.0]),
+)
+
+
+@st.composite
+def recurrent_shapes(draw: st.DrawFn) -> Shape:
+    """Shapes with recurrent layers, and few states or many."""
+    return replace(
+        draw(shapes()),
+        layers=draw(recurrent_stacks),
+        num_states=draw(st.integers(2, 20)),
+        snapshots=draw(st.just(PLANNED) | policies),
+    )
 
 
 @st.composite
@@ -188,6 +222,9 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     assert usage.active == 0, "all blocks are home when idle"
     assert usage.free + usage.cached == shape.num_blocks - 1
     assert world.cache.host_usage.swapped == 0
+    states = world.cache.state_usage
+    assert states.active == 0
+    assert states.free + states.cached == max(shape.num_states - 1, 0)
 
 
 class Outcomes(Protocol):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.cost import PreemptionMode
@@ -18,6 +19,7 @@ from tests.engine.invariants import (
     arrivals,
     bursts,
     check_invariants,
+    recurrent_shapes,
     scored_arrivals,
     shapes,
 )
@@ -41,6 +43,11 @@ def test_forced_tokens_are_those_that_would_come_one_by_one(
 @given(shapes(), scored_arrivals(arrivals()))
 def test_prompts_are_scored_whole_and_once(shape: Shape, script: list[Arrival]) -> None:
     check_invariants(replace(shape, preemption_mode=PreemptionMode.SWAP), script)
+
+
+@given(recurrent_shapes(), st.one_of(arrivals(), bursts()))
+def test_same_text_with_recurrent_layers(shape: Shape, script: list[Arrival]) -> None:
+    check_invariants(shape, script)
 
 
 def test_a_prompt_that_is_swapped_out_before_its_scores_have_come_is_scored() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from quire.cache.block_copies import BlockCopy, CopyTime
+from quire.cache.spec import FULL
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.attention.choice import build_attention
@@ -19,7 +20,7 @@ from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
 from quire.models.kv.staged_queue import StagedQueue, Streams
 from quire.models.loading.loaded_model import LoadedModel
-from quire.models.toy import TWO_FULL, ToyModel
+from quire.models.toy import ToyModel
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
@@ -93,7 +94,7 @@ class LateToTell:
 
 
 def engine_over(model: Model, shape: Shape) -> tuple[Engine, NotingScheduler]:
-    scheduler = NotingScheduler(scheduler_config(shape), cache_of(shape, TWO_FULL[:1]))
+    scheduler = NotingScheduler(scheduler_config(shape), cache_of(shape, (FULL,)))
     max_num_blocks = -(-MAX_MODEL_LEN // shape.block_size)
     config = RunnerConfig(shape.max_num_seqs, max_num_blocks, shape.block_size, "cpu")
     engine = Engine(scheduler, Runner(config, model), lambda: 0.0, is_overlapped=shape.late)

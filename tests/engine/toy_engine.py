@@ -11,6 +11,7 @@ import torch
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import AttentionPattern
+from quire.cache.states.policy import PLANNED, SnapshotPolicy
 from quire.engine.engine import Engine
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.runner import Runner, RunnerConfig
@@ -52,6 +53,9 @@ class Shape:
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
+    num_states: int = 0
+    """Those of recurrent layers, which have more than their null state where there are any."""
+    snapshots: SnapshotPolicy = PLANNED
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ def cache_of(shape: Shape, groups: tuple[AttentionPattern, ...]) -> KVCache:
             groups,
             max_chunk_tokens=shape.max_num_batched_tokens,
             num_host_blocks=shape.num_host_blocks,
+            num_states=shape.num_states,
+            snapshots=shape.snapshots,
         )
     )
 
@@ -105,7 +111,7 @@ def runner_of(shape: Shape, *, wrap: Wrap = bare, grammars: Grammars = GRAMMARS.
         device="cpu",
         tables=toy_layout(shape.layers, hybrid=shape.hybrid).tables,
     )
-    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
+    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks, shape.num_states)
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
     return Runner(config, wrap(model), grammars)
 

@@ -79,6 +79,8 @@ def attention_of(facts: ModelFacts) -> str:
         > 1
     ):
         traits.add("unequal layers")
+    if facts.recurrent:
+        traits.add("state")
     return ", ".join(sorted(traits))
 
 

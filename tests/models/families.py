@@ -1,5 +1,5 @@
-"""The families that are proven and those that are refused: the data of the tests and of
-docs/models.md. Sizes are tiny, and small enough for windows, chunks and caps to bite.
+"""The families that are proven: the data of the tests and of docs/models.md. Sizes are tiny, and
+small enough for windows, chunks and caps to bite.
 
 No torch here: the pages are made from it too.
 """
@@ -93,6 +93,16 @@ WINDOW: Fields = {**FOUR, "sliding_window": 9}
 MILD: Fields = {**WINDOW, "attention_multiplier": 0.25}
 """Where scores are not scaled down, rounding grows."""
 BY_TURNS: Fields = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+DELTA: Fields = {
+    **FOUR,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+GATED_DELTA: Fields = {**DELTA, **PARTIAL_POSITIONS}
+CONVOLUTIONS: Fields = {**FOUR, "layer_types": ["conv", "conv", "full_attention", "conv"]}
 EQUAL_HEADS: Fields = {"num_key_value_heads": 4}
 LATENT: Fields = {**EQUAL_HEADS, "head_dim": 8}
 EVEN: Fields = {"head_dim": 12, "global_head_dim": 12}
@@ -273,6 +283,22 @@ SERVED = {
     "longcat_flash": Family("longcat_flash", "latent", {**LATENT, "num_layers": 1}),
     "minicpm3": Family("minicpm3", "latent", LATENT),
     "youtu": Family("youtu", "latent", LATENT),
+    # states beside attention
+    "qwen3_5_text": Family("qwen3_5_text", "full, state", GATED_DELTA),
+    "qwen3_5_moe_text": Family("qwen3_5_moe_text", "full, state", GATED_DELTA),
+    "qwen3_next": Family(
+        "qwen3_next",
+        "full, state",
+        {
+            **GATED_DELTA,
+            "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmo_hybrid": Family("olmo_hybrid", "full, state", DELTA),
+    "lfm2": Family("lfm2", "full, state", CONVOLUTIONS),
+    "lfm2_moe": Family(
+        "lfm2_moe", "full, state", {**CONVOLUTIONS, "num_dense_layers": 1, "conv_bias": True}
+    ),
     # with more beside the text
     "gemma3, text alone": Family("gemma3", "full, window", {"text_config": BY_TURNS}),
     "gemma4, text alone": Family(
@@ -313,60 +339,119 @@ SERVED = {
         for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm46v")
     },
     "glm4v_moe, text alone": Family("glm4v_moe", "full", {"text_config": PARTIAL_POSITIONS}),
+    "qwen3_5, text alone": Family("qwen3_5", "full, state", {"text_config": GATED_DELTA}),
+    "qwen3_5_moe, text alone": Family("qwen3_5_moe", "full, state", {"text_config": GATED_DELTA}),
 }
 """By name. What follows a comma tells a variant."""
 
-SMALL: Fields = {**DENSE, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
-ROBERTA: Fields = {"pad_token_id": 1}
-
-
-class Refused(NamedTuple):
-    family: Family
-    why: str
-    """A part of what the refusal says."""
-
-
-REFUSED = {
-    "bart": Refused(Family("bart"), "place in the row for its position"),
-    "bert, both ways": Refused(Family("bert", fields={"is_decoder": False}), "not causal"),
-    "bloom": Refused(Family("bloom"), "place in the row for its position"),
-    "deepseek_v32": Refused(Family("deepseek_v32", fields=LATENT), "indexed_attention layers"),
-    "diffllama": Refused(Family("diffllama"), "layer 0 attends twice"),
-    "doge": Refused(Family("doge"), "an attention mask of their own"),
-    "dynamic rope": Refused(
-        Family(
-            "llama",
-            fields={
-                **SMALL,
-                "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-            },
-        ),
-        "depend on the others",
-    ),
-    "falcon": Refused(Family("falcon"), "cannot be redirected"),
-    "gptj": Refused(Family("gptj", fields={"rotary_dim": 4}), "cannot be redirected"),
-    "lfm2": Refused(
-        Family("lfm2", fields={"layer_types": ["conv", "full_attention"]}), "conv layers keep no"
-    ),
-    "llama4_text, chunks of no length": Refused(
-        Family("llama4_text", fields={**FOUR, "attention_chunk_size": None}),
-        "state no attention_chunk_size",
-    ),
-    "mamba": Refused(Family("mamba"), "linear_attention layers keep no"),
-    "minimax": Refused(Family("minimax"), "linear_attention layers keep no"),
-    "moshi": Refused(
-        Family("moshi", fields={"sliding_window": 9, "num_codebooks": 2}),
-        "a window that transformers",
-    ),
-    "mpt": Refused(
-        Family("mpt", fields={"d_model": 32, "n_layers": 2, "n_heads": 4}),
-        "place in the row for its position",
-    ),
-    "openai-gpt": Refused(Family("openai-gpt"), "do not call the attention function"),
-    "olmoe, window": Refused(
-        Family("olmoe", fields={"sliding_window": 9}), "a window that transformers"
-    ),
-    "roberta": Refused(Family("roberta", fields=ROBERTA), "positions do not count from 0"),
-    "zaya": Refused(Family("zaya", fields={"num_experts_per_tok": 1}), "hybrid layers keep no"),
+NEMOTRON_H: Fields = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+    "moe_shared_expert_intermediate_size": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "time_step_min": 1e-6,
 }
-"""One for each reason at least."""
+"""A smaller limit of steps than any step: `generate` keeps to it in prompts alone."""
+MAMBA: Fields = {"num_hidden_layers": 3, "state_size": 8, "time_step_rank": 3}
+MAMBA_2: Fields = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_d_conv": 3,
+}
+ZAMBA_2: Fields = {
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "initializer_range": 0.21,
+    "num_key_value_heads": 4,
+    "num_mem_blocks": 1,
+    "n_mamba_heads": 4,
+    "time_step_min": 1e-6,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 8,
+    "use_shared_attention_adapter": True,
+    "adapter_rank": 4,
+}
+FALCON_H1: Fields = {
+    **MAMBA_2,
+    "mamba_d_ssm": 40,
+    "ssm_in_multiplier": 0.8,
+    "ssm_out_multiplier": 1.2,
+    "ssm_multipliers": [1.1, 0.9, 1.2, 0.8, 1.3],
+    "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 1.1,
+    "key_multiplier": 0.7,
+    "lm_head_multiplier": 0.6,
+    "embedding_multiplier": 1.5,
+    "mlp_multipliers": [0.9, 1.1],
+}
+STATE_SPACES = {
+    "bamba": Family("bamba", "full, state", {**MAMBA_2, "attn_layer_indices": [1]}),
+    "falcon_h1": Family("falcon_h1", "full, state", FALCON_H1),
+    "falcon_h1, normed, then gated": Family(
+        "falcon_h1", "full, state", {**FALCON_H1, "mamba_rms_norm": True}
+    ),
+    "falcon_h1, gated, then normed": Family(
+        "falcon_h1",
+        "full, state",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "falcon_mamba": Family("falcon_mamba", "state", MAMBA),
+    "granitemoehybrid, Mamba-2": Family(
+        "granitemoehybrid",
+        "full, state",
+        {**MAMBA_2, "layer_types": ["mamba", "attention", "mamba"]},
+    ),
+    "jamba": Family(
+        "jamba",
+        "full, state",
+        {
+            "num_hidden_layers": 3,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 3,
+        },
+    ),
+    "kimi_linear": Family(
+        "kimi_linear",
+        "latent, state",
+        {
+            **LATENT,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "q_lora_rank": None,
+            "num_experts": 4,
+            "num_experts_per_token": 2,
+            "linear_head_dim": 8,
+            "linear_num_heads": 3,
+        },
+    ),
+    "mamba": Family("mamba", "state", MAMBA),
+    "mamba2": Family(
+        "mamba2",
+        "state",
+        {
+            "num_hidden_layers": 3,
+            "hidden_size": 64,
+            "num_heads": 8,
+            "head_dim": 16,
+            "n_groups": 2,
+            "state_size": 8,
+        },
+    ),
+    "nemotron_h": Family(
+        "nemotron_h",
+        "full, state",
+        {
+            **NEMOTRON_H,
+        },
+    ),
+    "zamba2": Family("zamba2", "full, state", ZAMBA_2),
+    "zamba2, rotary positions": Family("zamba2", "full, state", {**ZAMBA_2, "use_mem_rope": True}),
+}
+"""Mamba, Mamba-2 and Kimi delta attention: some models have no attention."""
+SERVED |= STATE_SPACES

@@ -1,4 +1,4 @@
-"""Block tables by simple arithmetic, over shuffled block ids: batches without a cache."""
+"""Block tables and states by simple arithmetic, over shuffled ids: batches without a cache."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,9 @@ from typing import Self
 import torch
 
 from quire.cache.layout import BlockTableForm
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch
+from quire.models.recurrent.pieces import Pieces
 
 Chunk = tuple[int, int, Sequence[int]]
 """A sequence's index, the position of its first token here, and the tokens."""
@@ -17,7 +19,9 @@ Chunk = tuple[int, int, Sequence[int]]
 
 class Paging:
     """Every sequence owns enough shuffled blocks for `max_len` tokens in each layer group; block 0
-    is nobody's. `tables[group][seq]` are its ids; layers attend by the `tables` of a layout."""
+    is nobody's. `tables[group][seq]` are its ids; layers attend by the `tables` of a layout. Each
+    sequence owns two states: the last, and one that each chunk of several tokens leaves behind its
+    first half, as for a snapshot."""
 
     def __init__(
         self,
@@ -36,6 +40,9 @@ class Paging:
         self.tables = [parts[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
         self.num_blocks = len(ids) + 1
         self._forms = tuple(tables)
+        state_ids = random.Random(seed).sample(range(1, 2 * num_seqs + 1), 2 * num_seqs)
+        self.states = list(zip(state_ids[::2], state_ids[1::2], strict=True))
+        self.num_states = len(state_ids) + 1
         self._block_size = block_size
         self._device = "cpu"
 
@@ -81,7 +88,26 @@ class Paging:
             query_starts=tuple(starts),
             context_lens=tuple(first + len(tokens) for _, first, tokens in chunks),
             logits_indices=self._longs(rows),
+            pieces=self._pieces(chunks),
         )
+
+    def _pieces(self, chunks: Sequence[Chunk]) -> Pieces:
+        starts, reads, writes, sequences = [0], [], [], [0]
+        for seq, first, tokens in chunks:
+            last, snapshot = self.states[seq]
+            half = len(tokens) // 2
+            cuts = [(half, snapshot)] if half else []
+            read = last if first else NULL_STATE
+            for size, write in (*cuts, (len(tokens) - half, last)):
+                starts.append(starts[-1] + size)
+                reads.append(read)
+                writes.append(write)
+                read = write
+            sequences.append(len(reads))
+        return Pieces(*map(self._ints, (starts, reads, writes, sequences)))
+
+    def _ints(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self._device)
 
     def _longs(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -34,6 +34,9 @@ FAMILIES = {
     "deepseek_v3": "latent attention, experts in groups",
     "longcat_flash": "two attentions in a layer",
     "minicpm3": "latent attention without experts",
+    "qwen3_5_text": "gated delta nets beside attention that is gated",
+    "olmo_hybrid": "gated delta nets whose projections lie apart, with negative eigenvalues",
+    "lfm2": "short convolutions beside attention",
     "gemma3, text alone": "the text of a model of more",
     "qwen2_5_vl, text alone": "three positions a token, equal for text",
 }

@@ -12,15 +12,17 @@ from quire.cache.chain import Chain, Content
 from quire.cache.host_pool import HostPool
 from quire.cache.prefix import find_prefix
 from quire.cache.spec import AttentionPattern
+from quire.cache.states.state_pool import FoundState
 
 ON_HOST = -1
 """Stands in a table for a block that is still to be copied in from the host."""
 
 
 class BlocksMissing(NamedTuple):
-    """The number of missing blocks, if an admission fails."""
+    """The number of missing blocks, or of states of recurrent layers, if an admission fails."""
 
     num_blocks: int
+    num_states: int = 0
 
 
 class HostHit(NamedTuple):
@@ -39,13 +41,16 @@ class ComputedBlocks(NamedTuple):
 
     `block_ids` has one list for each group, all equally long: ON_HOST stands for each of
     `host_hits`, the null block where no later token looks. The first `num_cached_blocks` of each
-    group were found by their keys.
+    group were found by their keys. Models with recurrent layers go on from the snapshot `state`,
+    although K and V of `num_kv_tokens` were found.
     """
 
     num_tokens: int
     num_cached_blocks: int
     block_ids: tuple[list[int], ...]
     host_hits: list[HostHit]
+    state: FoundState | None = None
+    num_kv_tokens: int = 0
 
     @property
     def num_host_hits(self) -> int:
@@ -78,8 +83,11 @@ class BlockFinder:
 
     def prefix(self, chain: Chain, max_blocks: int, *, use_host: bool) -> ComputedBlocks:
         """Return the longest cached prefix of `chain` that every group still has, `max_blocks`
-        blocks at most. The host's blocks count if `use_host` is true.
+        blocks at most. The host's blocks count if `use_host` is true. Without groups, nothing is
+        missing.
         """
+        if not self.groups:
+            return ComputedBlocks(max_blocks * self.block_size, max_blocks, (), [])
         if not use_host or self.host is None:
             ids = find_prefix(self.pool, self.groups, chain, max_blocks, block_size=self.block_size)
             return self._found(ids, [])

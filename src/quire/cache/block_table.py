@@ -9,6 +9,7 @@ from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.chain import Chain
 from quire.cache.charges.payers import NOBODY
 from quire.cache.sharing import SharingTerms
+from quire.cache.states.state_table import StateTable
 
 
 class Swap(NamedTuple):
@@ -36,7 +37,8 @@ class BlockTable:
     The null block stands where a group needs its tokens no more: in the first `num_passed` entries
     of that group. Every group has `num_covered` entries. The leading `num_cached_blocks` blocks
     have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
-    never do. `swap` is set while the request is swapped out. `num_from_host` tokens were found on
+    never do. `states` are those of recurrent layers, while it holds any. `swap` is set while the
+    request is swapped out. `num_from_host` tokens were found on
     the host when it was admitted. `payer` is charged for the blocks, once per block. `name`
     identifies the table in traces; the cache makes nothing of it.
     """
@@ -51,6 +53,7 @@ class BlockTable:
     num_from_host: int = 0
     payer: str = NOBODY
     name: str = ""
+    states: StateTable | None = None
 
     @property
     def sharing(self) -> SharingTerms:

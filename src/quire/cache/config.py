@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quire.cache.block_hash import BlockHash
 from quire.cache.spec import FULL, AttentionPattern
+from quire.cache.states.policy import PLANNED, SnapshotPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class CacheConfig:
     - num_host_blocks: blocks of host memory for what is swapped out or evicted.
     - block_hash: the hash of full blocks. It may collide; the default has a fixed root.
     - enable_kv_cache_events: whether what is cached and evicted is collected as events.
+    - num_states: states of recurrent layers, the null state among them; 0 without such layers.
+    - snapshots: where a request leaves snapshots of its states.
     """
 
     num_blocks: int
@@ -28,12 +31,18 @@ class CacheConfig:
     num_host_blocks: int = 0
     block_hash: BlockHash = BlockHash()
     enable_kv_cache_events: bool = False
+    num_states: int = 0
+    snapshots: SnapshotPolicy = PLANNED
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ValueError(f"block_size is {self.block_size}, must be 1 or more")
         if self.max_chunk_tokens < 1:
             raise ValueError(f"max_chunk_tokens is {self.max_chunk_tokens}, must be 1 or more")
+        if self.num_states == 1 or self.num_states < 0:
+            raise ValueError(
+                f"num_states is {self.num_states}, must be 2 or more: state 0 is the null state"
+            )
         least = 2 if self.groups else 1
         if self.num_blocks < least:
             raise ValueError(

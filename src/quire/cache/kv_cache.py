@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from quire.cache.admission import BlockFinder, BlocksMissing, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
+from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.chain import Chain, Content
@@ -23,8 +24,11 @@ from quire.cache.host_pool import HostPool, HostUsage
 from quire.cache.kv_events import KVEvent
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
-from quire.cache.prefix_miss import PrefixMiss
+from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.cache.sharing import OPEN, SharingTerms
+from quire.cache.states.state_cache import StateCache
+from quire.cache.states.state_pool import StateUsage
+from quire.cache.states.state_use import StateUse
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 from quire.cache.transfers import Transfers
 
@@ -46,7 +50,8 @@ class KVCache:
             (index, group) for index, group in enumerate(config.groups) if group.size is not None
         )
         self._max_chunk_tokens = config.max_chunk_tokens
-        self._is_caching = config.enable_prefix_caching and bool(config.groups)
+        has_any = bool(config.groups) or config.num_states > 0
+        self._is_caching = config.enable_prefix_caching and has_any
         self._hash = config.block_hash
         self._log = PrefixLog(config)
         self._host = (
@@ -57,7 +62,18 @@ class KVCache:
         self._pool = BlockPool(config.num_blocks, self._evicted)
         self._epoch = 0
         self._finder = BlockFinder(self._pool, self._host, config.groups, config.block_size)
-        self.pins = Pins(self._finder, is_caching=self._is_caching)
+        self._states = (
+            StateCache(
+                config.num_states,
+                config.snapshots,
+                self._is_reachable,
+                block_size=config.block_size,
+                is_caching=self._is_caching,
+            )
+            if config.num_states
+            else None
+        )
+        self.pins = Pins(self._finder, self._states, is_caching=self._is_caching)
         self._copies: list[BlockCopy] = []
         self.offloads = True
         self._held: set[BlockTable] = set()
@@ -76,6 +92,11 @@ class KVCache:
     def host_usage(self) -> HostUsage:
         """The host's blocks by state."""
         return HostUsage(0, 0, 0) if self._host is None else self._host.usage
+
+    @property
+    def state_usage(self) -> StateUsage:
+        """The states of recurrent layers by what they are."""
+        return StateUsage() if self._states is None else self._states.usage
 
     @property
     def charges(self) -> ChargeChanges:
@@ -120,11 +141,11 @@ class KVCache:
         """Take blocks for `token_ids`, sharing those of the cached prefix, and return the number of
         tokens found in it. A group with a window or chunks gets blocks for the first chunk only.
 
-        At least one token is left to compute. If less than `keep_free` blocks would be left, the
-        answer is BlocksMissing, and nothing has changed. With `use_cache` false the blocks are
-        fresh, or those that the table itself was swapped out with. With `use_host` false nothing is
-        found on the host, but for a table that was swapped out. Raises AccountsError for a table
-        that holds blocks.
+        At least one token is left to compute. If less than `keep_free` blocks would be left, or
+        every state is held, the answer is BlocksMissing, and nothing has changed. With
+        `use_cache` false the blocks are fresh, or those that the table itself was swapped out with.
+        With `use_host` false nothing is found on the host, but for a table that was swapped out.
+        Raises AccountsError for a table that holds blocks.
         """
         if table in self._held:
             raise AccountsError("a table that holds blocks is admitted again")
@@ -136,10 +157,16 @@ class KVCache:
         num_missing = num_taken + num_evictable + keep_free - self._pool.num_available
         if num_missing > 0:
             return BlocksMissing(num_missing)
+        if self._states is not None and not self._states.open(
+            table, found.state, found.num_kv_tokens, len(token_ids)
+        ):
+            return BlocksMissing(0, num_states=1)
         self._pool.share(shared, table.payer)
         taken = self._pool.take(num_taken, table.payer) or []
         if not self._are_still_on_host(found.host_hits):
             self._pool.release([*taken, *reversed(shared)], table.payer)
+            if self._states is not None:
+                self._states.release(table)
             return self.admit(
                 table, token_ids, keep_free=keep_free, use_cache=use_cache, use_host=False
             )
@@ -204,13 +231,29 @@ class KVCache:
             first += count
         return tuple(grown)
 
+    def plan_states(self, table: BlockTable, start: int, end: int) -> StateUse | None:
+        """Return the states that the request's tokens `start .. end` read and write, None for a
+        model without recurrent layers."""
+        return None if self._states is None else self._states.plan(table, start, end)
+
+    def will_find(self, table: BlockTable, num_tokens: int) -> bool:
+        """Return whether others will find the first `num_tokens` of a table, which end at a border
+        of blocks, once a step under way is done: a model with recurrent layers needs a snapshot
+        there."""
+        return self._states is None or self._states.will_keep(table, num_tokens)
+
     def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
         """Note that the first `num_computed` tokens now lie in the table's blocks: full ones may be
         shared from here on, and blocks that no later token attends to are freed."""
         num_full = num_computed // self._block_size
         if num_full > table.num_cached_blocks and self._is_caching and table.epoch == self._epoch:
             table.chain.extend(token_ids)
+            if self._states is not None and not self._groups:
+                self._states.remember(table.chain, num_full)
             cache_full_blocks(table, num_full, self._pool, self._log)
+        if self._states is not None:
+            is_findable = self._is_caching and table.epoch == self._epoch
+            self._states.advance(table, num_computed, is_findable=is_findable)
         self._give_back(table, num_computed)
 
     def release(self, table: BlockTable) -> None:
@@ -221,6 +264,8 @@ class KVCache:
             raise AccountsError("a table that holds no blocks is released")
         self._held.remove(table)
         self._pool.release(tail_first(table.block_ids), table.payer)
+        if self._states is not None:
+            self._states.release(table)
         for group, ids in enumerate(table.block_ids):
             ids.clear()
             table.num_passed[group] = 0
@@ -241,7 +286,7 @@ class KVCache:
         table has given back what the next token sees: it may have grown for a later one, whose
         step is now thrown away.
         """
-        if self._host is None or table not in self._held:
+        if self._host is None or table not in self._held or self._states is not None:
             return False
         if not has_visible(table, self._groups, num_computed, self._block_size):
             return False
@@ -266,7 +311,7 @@ class KVCache:
         shared, the last is copied, and one more token fits. Return False if `source` has given back
         what is needed, BlocksMissing if less than `keep_free` blocks would be left.
         """
-        if source not in self._held or table in self._held:
+        if source not in self._held or table in self._held or self._states is not None:
             return False
         if not has_visible(source, self._groups, num_tokens, self._block_size):
             return False
@@ -311,6 +356,10 @@ class KVCache:
         """Return why this table's admission found only `num_found` tokens, None if that is all."""
         if not self._is_caching:
             return None
+        if self._states is not None and (len(token_ids) - 1) // self._block_size > 0:
+            found = self._find(table, token_ids, use_cache=True, use_host=True)
+            if found.num_kv_tokens > num_found:
+                return PrefixMiss(MissKind.STATE, found.num_kv_tokens)
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
@@ -319,6 +368,8 @@ class KVCache:
         because they depend on the forgotten ones."""
         self.pins.clear()
         self._pool.forget()
+        if self._states is not None:
+            self._states.reset()
         if self._host is not None:
             self._host.clear()
         self._log.cleared()
@@ -343,6 +394,8 @@ class KVCache:
         for table in self._held:
             holders.update(tail_first(table.block_ids))
         self._pool.check(holders)
+        if self._states is not None:
+            self._states.check(self._held, self.pins.held_states())
         if self._host is not None:
             self._host.check()
             Tiers(self._pool, self._host).check_retained()
@@ -357,12 +410,35 @@ class KVCache:
         if self._is_caching and use_cache:
             table.chain.extend(token_ids)
             num_reusable = (len(token_ids) - 1) // self._block_size
-            found = self._finder.prefix(table.chain, num_reusable, use_host=use_host)
+            found = self._found(table.chain, num_reusable, use_host=use_host)
         if swap is None or found.num_tokens >= swap.num_computed:
             return found
         if swap.retained and swap.epoch != self._epoch:
             return found
         return self._finder.swapped(table.chain, swap) or found
+
+    def _found(self, chain: Chain, num_reusable: int, *, use_host: bool) -> ComputedBlocks:
+        """Return the longest prefix after which the K and V and, for recurrent layers, a snapshot
+        of their states are found."""
+        found = self._finder.prefix(chain, num_reusable, use_host=use_host)
+        if self._states is None:
+            return found
+        num_kv_tokens = found.num_tokens
+        if not self._groups:
+            num_kv_tokens = self._states.num_seen(chain, num_reusable) * self._block_size
+        while (state := self._states.find(chain, found.num_cached_blocks)) is not None:
+            if state.num_blocks == found.num_cached_blocks:
+                return found._replace(state=state, num_kv_tokens=num_kv_tokens)
+            found = self._finder.prefix(chain, state.num_blocks, use_host=use_host)
+        return self._finder.nothing()._replace(num_kv_tokens=num_kv_tokens)
+
+    def _is_reachable(self, content: Content) -> bool:
+        """Return whether the K and V of a block are found in all groups."""
+        keys = [group_key(content.digest, group) for group in range(len(self._groups))]
+        if self._host is None:
+            return all(self._pool.content_under(key) is not None for key in keys)
+        tiers = Tiers(self._pool, self._host)
+        return all(tiers.content_under(key) is not None for key in keys)
 
     def _num_new(self, found: ComputedBlocks, num_tokens: int) -> list[int]:
         """Return by group the number of new blocks for `num_tokens` beside the hits."""

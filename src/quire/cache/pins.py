@@ -15,17 +15,23 @@ from quire.cache.block_hash import group_key
 from quire.cache.block_pool import BlockState, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.charges.payers import NOBODY
+from quire.cache.states.state_cache import StateCache
 
 
 class Pins:
     """Holds the blocks of pinned prefixes, which `finder` finds, until they are unpinned.
 
     Prefixes may share blocks: each block counts once. How many may be pinned is for the caller to
-    say; none can be, unless the cache `is_caching` prefixes.
+    say; none can be, unless the cache `is_caching` prefixes. With a block goes the snapshot of
+    `states` at the end of a prefix.
     """
 
-    def __init__(self, finder: BlockFinder, *, is_caching: bool) -> None:
+    def __init__(
+        self, finder: BlockFinder, states: StateCache | None = None, *, is_caching: bool
+    ) -> None:
         self._finder = finder
+        self._states = states
+        self._state_of: dict[str, int] = {}
         self._is_caching = is_caching
         self._blocks_of: dict[str, list[int]] = {}
         self._payer_of: dict[str, str] = {}
@@ -53,6 +59,10 @@ class Pins:
     def holders(self) -> Iterator[int]:
         """Yield each pinned block once for each pin that holds it."""
         return self._num_pins.elements()
+
+    def held_states(self) -> list[int]:
+        """Return each pinned state once for each pin that holds it."""
+        return list(self._state_of.values())
 
     def num_new(self, table: BlockTable, token_ids: Sequence[int]) -> int:
         """Return how many blocks more would be pinned with the full blocks of `token_ids`; the
@@ -83,12 +93,19 @@ class Pins:
         found = finder.prefix(table.chain, num_full, use_host=False)
         if not self._is_caching or found.num_cached_blocks < num_full:
             return None
+        state = None if self._states is None else self._states.find(table.chain, num_full)
+        if self._states is not None and (state is None or state.num_blocks < num_full):
+            return None
         block_ids = tail_first(found.block_ids)
         num_pinned = len(self._num_pins.keys() | set(block_ids))
         if num_pinned > max_blocks:
             return BlocksMissing(num_pinned - max_blocks)
         finder.pool.share(block_ids, table.payer)
+        if self._states is not None and state is not None:
+            self._states.hold(state.state_id)
         self.unpin(name)
+        if state is not None:
+            self._state_of[name] = state.state_id
         self._blocks_of[name] = block_ids
         self._payer_of[name] = table.payer
         self._num_pins.update(block_ids)
@@ -98,6 +115,9 @@ class Pins:
         """Let the blocks under this name be evicted, the prefix's tail first; a name that has none
         changes nothing.
         """
+        state_id = self._state_of.pop(name, None)
+        if self._states is not None and state_id is not None:
+            self._states.unhold(state_id)
         block_ids = self._blocks_of.pop(name, [])
         self._finder.pool.release(block_ids, self._payer_of.pop(name, NOBODY))
         self._num_pins.subtract(block_ids)

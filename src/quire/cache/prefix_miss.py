@@ -22,6 +22,7 @@ class MissKind(StrEnum):
     DIFFERS = "differs"  # (first token that differs from what is cached)
     EVICTED = "evicted"  # was cached once (first token of it)
     SALT = "salt"  # is cached under another salt or adapter only (first token of it)
+    STATE = "state"  # K and V are cached, no snapshot of the states (tokens of K and V)
     NEW = "new"  # nothing like it is known (first token of it)
 
 

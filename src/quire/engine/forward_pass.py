@@ -37,8 +37,9 @@ class _Computed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
     """Runs `model` on batches. Computing a token again writes the same keys and values to the same
-    slots, so that a step may be computed in parts after any error. Unless it `cuts_prompts`, a
-    chunk is computed whole.
+    slots, so that a step may be computed in parts after any error; but not states of recurrent
+    layers, which may be written where they are read. Unless it `cuts_prompts`, a chunk is computed
+    whole.
     """
 
     model: Model
@@ -50,12 +51,14 @@ class ForwardPass:
 
         Raises DeviceFailed where the device is dead, RanksFailed where the ranks of the model are
         out of step, and the batch's own error where all of its chunks, of two or more, fail: then
-        it is nothing about one of them.
+        it is nothing about one of them, or where it has states of recurrent layers.
         """
         try:
             return ForwardOutput(self._rows(batch))
         except Exception as error:
             first = self._examine(error)
+            if batch.pieces is not None:
+                raise first from None
         failure = failure_of(first)
         logger.warning(
             "a step of %d tokens of %d requests fails and is computed in parts: %s",

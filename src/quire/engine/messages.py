@@ -146,6 +146,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     receipt: tuple[ReceiptLine, ...]
     memory: MemoryFacts
     startup_s: dict[str, float]
+    num_states: int = 0
+    """The states of recurrent layers, the null state among them; 0 without such layers."""
     attention: str = "none"
     """The attention backend and the instruction set of its kernels."""
     experts: str = "none"

@@ -38,6 +38,7 @@ from quire.engine.sampling.requested_tokens import fetch_requested
 from quire.engine.sampling.row_samples import sample_rows
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
+from quire.engine.state_pieces import state_pieces
 from quire.models.batch import Batch, Model
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.optimizations import Disabled, Optimization
@@ -267,6 +268,7 @@ class Runner:
             logits_indices=sent[2],
             states_indices=sent[5] if launched.pooled.spans else None,
             token_types=sent[-1] if types else None,
+            pieces=state_pieces(step.chunks, query_starts, self._device),
         )
 
     def _tables(self, groups: NDArray[np.int32]) -> Sequence[NDArray[np.int32]]:

@@ -196,6 +196,7 @@ class NotDivisible(UnsupportedModel):
 class LayerFacts:
     """One attention layer, as it called its attention function.
 
+    index: its place among the layers with attention, and that of its K and V.
     head_size, v_head_size: elements of a key and of a value, for one head and token.
     window_size, chunk_size: a token sees the positions up to its own: all of them, or the last
         `window_size`, or those of its own chunk of `chunk_size` positions.
@@ -250,7 +251,8 @@ class LayerFacts:
         return KVSpec(token_kv, self.pattern)
 
 
-class RecurrentLayer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
     """A recurrent layer, by its index among all layers, and the state that it keeps."""
 
     index: int

@@ -1,10 +1,12 @@
-"""A transformers module behind the `Model` protocol, whose attention runs on the paged KV store.
+"""A transformers module behind the `Model` protocol, whose attention runs on the paged KV store,
+and whose recurrent modules run on the state store.
 
 Each attention module carries an `AttentionHook`, and the one attention function that is registered
 with transformers calls it. Some families drop keyword arguments on the way, so nothing of the step
 is passed by keyword.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +24,13 @@ from quire.models.kv.block_copier import BlockCopier
 from quire.models.kv.kv_rows import build_kv_rows
 from quire.models.kv.kv_store import KVStore
 from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
+from quire.models.recurrent.hook import StateAccess
+from quire.models.recurrent.kernels import RecurrentKernels
+from quire.models.recurrent.pieces import Pieces
+from quire.models.recurrent.state_store import StateStore
 
 HOOK = "quire_attention_hook"
+LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def paged_attention(
@@ -61,8 +68,9 @@ class PagedAttentionHook:
 class HFModel:
     """Implements `Model` over a transformers module.
 
-    `backend` and `copier` work on one `store`. Several models may share one `module`, but only one
-    of them may run at a time.
+    `backend` and `copier` work on one `store`. `states` and the `kernels` that work on them are for
+    recurrent layers; None without. Several models may share one `module`, but only one of them may
+    run at a time.
     """
 
     module: nn.Module
@@ -71,11 +79,13 @@ class HFModel:
     backend: AttentionBackend
     vocab_size: int
     store: KVStore
+    states: StateStore | None = None
+    kernels: RecurrentKernels | None = None
 
     @property
     def device(self) -> torch.device:
-        """The device of its K and V."""
-        return self.store.keys[0].elements.device
+        """The device of its weights, K and V."""
+        return next(self.module.parameters()).device
 
     def block_rows(self) -> BlockRows:
         return build_kv_rows(self.store, self.device)
@@ -90,7 +100,9 @@ class HFModel:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         attention = self.backend.begin(batch)
-        return self.compute(batch.input_ids, batch.positions, batch.logits_indices, attention)
+        return self.compute(
+            batch.input_ids, batch.positions, batch.logits_indices, attention, batch.pieces
+        )
 
     @torch.inference_mode()
     def forward_with_states(self, batch: Batch) -> StepRows:
@@ -105,10 +117,17 @@ class HFModel:
         return StepRows(logits, states)
 
     def compute(
-        self, input_ids: Tensor, positions: Tensor, logits_indices: Tensor, attention: AttentionStep
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        logits_indices: Tensor,
+        attention: AttentionStep,
+        pieces: Pieces | None = None,
     ) -> Tensor:
-        """Compute logits [R, vocab_size] of a batch's tensors; `attention` knows the rest of it."""
+        """Compute logits [R, vocab_size] of a batch's tensors; `attention` knows the rest of it.
+        Raises ValueError without `pieces` for a model with recurrent layers."""
         self.context.attention, self.context.positions = attention, positions
+        self.context.recurrent.access = self._access(pieces)
         try:
             logits: Tensor = self.module(
                 input_ids=input_ids[None],
@@ -118,7 +137,15 @@ class HFModel:
             ).logits
         finally:
             self.context.attention = self.context.positions = None
+            self.context.recurrent.access = None
         return logits[0]
+
+    def _access(self, pieces: Pieces | None) -> StateAccess | None:
+        if self.states is None or self.kernels is None:
+            return None
+        if pieces is None:
+            raise ValueError("the step has no pieces, and the model has recurrent layers")
+        return StateAccess(self.kernels, pieces, self.states.parts)
 
 
 def sinks_of(extras: Mapping[str, object]) -> Tensor | None:
@@ -132,8 +159,18 @@ def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
 
     Some of them never attend; the hook that they get is never used.
     """
-    found = [(getattr(part, "layer_idx", None), part) for part in module.modules()]
-    return [(index, part) for index, part in found if isinstance(index, int)]
+    found = [(_layer_index(name, part), part) for name, part in module.named_modules()]
+    return [(index, part) for index, part in found if index is not None]
+
+
+def _layer_index(name: str, part: nn.Module) -> int | None:
+    """Return the index of the module's layer; where layers share their weights, the module has none
+    of its own, and its name has it."""
+    index: object = getattr(part, "layer_idx", None)
+    if not isinstance(index, int) or index >= 0:
+        return index if isinstance(index, int) else None
+    number = LAYER_NUMBER.search(name)
+    return None if number is None else int(number[1])
 
 
 def prepare(module: nn.Module, model_type: str) -> None:

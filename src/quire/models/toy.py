@@ -3,12 +3,15 @@
 A stack of layers as a transformer has it, in 64-bit words: each stores a value for every token,
 reads through the block table all the values that its token can see, and hands on what it read. So
 the value stored by a later layer folds in the prefix, as real KV does, and a wrong block, a stale
-slot, a skipped write or a broken hash chain changes the output. `ToyText` is the same from tokens
-alone.
+slot, a skipped write or a broken hash chain changes the output. A recurrent layer folds each token
+into the word of its sequence's state and hands on what that is then. `ToyText` is the same from
+tokens alone.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +24,7 @@ from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, Toke
 from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.kv.streams import Instant, Mark
+from quire.models.recurrent.pieces import Pieces
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -49,17 +53,18 @@ class ToyLayer:
     source: int | None = None
 
 
-ToyLayers = tuple[AttentionPattern | ToyLayer, ...]
-"""The layers of a toy model; a pattern alone is a layer of one word."""
+ToyLayers: TypeAlias = tuple[AttentionPattern | ToyLayer | None, ...]
+"""The layers by what they see; a pattern alone is a layer of one word. None for a recurrent one."""
 
 
-def toy_layers(layers: ToyLayers) -> tuple[ToyLayer, ...]:
+def toy_layers(layers: ToyLayers) -> tuple[ToyLayer | None, ...]:
     """Return all layers as such. One that attends over another's words has as many."""
-    found: list[ToyLayer] = []
+    found: list[ToyLayer | None] = []
     for each in layers:
-        layer = each if isinstance(each, ToyLayer) else ToyLayer(each)
-        if layer.source is not None:
-            layer = replace(layer, num_words=found[layer.source].num_words)
+        layer = ToyLayer(each) if isinstance(each, AttentionPattern) else each
+        source = None if layer is None or layer.source is None else found[layer.source]
+        if layer is not None and source is not None:
+            layer = replace(layer, num_words=source.num_words)
         found.append(layer)
     return tuple(found)
 
@@ -67,14 +72,16 @@ def toy_layers(layers: ToyLayers) -> tuple[ToyLayer, ...]:
 def toy_layout(layers: ToyLayers = TWO_FULL, *, hybrid: bool = True) -> Layout:
     """Return the layout of the toy model, which keeps words of 8 bytes of each token: a key and a
     value of one element each."""
-    own = toy_layers(layers)
-    specs = [
-        KVSpec(TokenKV(layer.num_words, 1, 1, element_bytes=4), layer.pattern)
-        if layer.source is None
-        else None
-        for layer in own
-    ]
-    sources = {at: layer.source for at, layer in enumerate(own) if layer.source is not None}
+    specs: list[KVSpec | None] = []
+    sources: dict[int, int] = {}
+    for index, layer in enumerate(toy_layers(layers)):
+        if layer is None or layer.source is not None:
+            specs.append(None)
+        else:
+            token_kv = TokenKV(layer.num_words, 1, 1, element_bytes=4)
+            specs.append(KVSpec(token_kv, layer.pattern))
+        if layer is not None and layer.source is not None:
+            sources[index] = layer.source
     return build_layout(specs, hybrid=hybrid, sources=sources)
 
 
@@ -100,6 +107,7 @@ class ToyModel:
         ]
         self._store = [np.zeros((size.num_blocks, width), dtype=np.uint64) for width in widths]
         self._host = [np.zeros((size.num_host_blocks, width), dtype=np.uint64) for width in widths]
+        self._states: Words = np.zeros((len(layers), max(size.num_states, 1)), dtype=np.uint64)
         self._num_copied = 0
 
     @property
@@ -142,6 +150,10 @@ class ToyModel:
         ends = np.asarray(batch.context_lens, dtype=np.int64)
         hidden = _token_noise(batch.input_ids.numpy(), positions)
         for index, layer in enumerate(self._layers):
+            if layer is None:
+                assert batch.pieces is not None
+                hidden = _mix(hidden + self._carried(index, hidden, batch.pieces))
+                continue
             table, tensor, _ = self._places[index]
             store = self._store[tensor].reshape(-1, layer.num_words)
             if layer.source is None:
@@ -156,6 +168,21 @@ class ToyModel:
             read = sums[before + positions + 1] - sums[before + seen]
             hidden = _mix(hidden + read)
         return hidden
+
+    def _carried(self, layer: int, hidden: Words, pieces: Pieces) -> Words:
+        """Return the word of a recurrent layer's state after each token; write those that the
+        pieces end with."""
+        states, after = self._states[layer], np.empty_like(hidden)
+        words = _mix(hidden ^ np.uint64(_word_salts(layer, 1)[0]))
+        starts = pieces.starts.tolist()
+        spans = zip(pairwise(starts), pieces.reads.tolist(), pieces.writes.tolist(), strict=True)
+        for (first, end), read, write in spans:
+            word = int(states[read])
+            for index in range(first, end):
+                word = _mix_int((word + int(words[index])) & MASK)
+                after[index] = word
+            states[write] = word
+        return after
 
     def _running_sums(
         self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices
@@ -213,13 +240,21 @@ class ToyText:
         self._vocab_size = vocab_size
         self._layers = toy_layers(layers)
         self._sums: list[list[int]] = [[0] for _ in layers]
+        self._words = [0] * len(self._layers)
         self._hidden = 0
+        self._position = 0
 
     def append(self, token_id: int) -> None:
-        position = len(self._sums[0]) - 1
+        position, self._position = self._position, self._position + 1
         salt = (position + 1) * SEED & MASK
         hidden = _mix_int(token_id * MIX_A & MASK ^ salt)
         for index, layer in enumerate(self._layers):
+            if layer is None:
+                (salted,) = _word_salts(index, 1)
+                word = self._words[index] + _mix_int(hidden ^ salted)
+                self._words[index] = _mix_int(word & MASK)
+                hidden = _mix_int((hidden + self._words[index]) & MASK)
+                continue
             sums = self._sums[index if layer.source is None else layer.source]
             if layer.source is None:
                 stored = [_mix_int(hidden ^ each) for each in _word_salts(index, layer.num_words)]

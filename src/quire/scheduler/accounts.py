@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.cache.block_copies import BlockCopy, CopyKind
-from quire.cache.block_pool import BlockUsage
-from quire.cache.host_pool import HostUsage
+from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
@@ -16,6 +15,7 @@ from quire.scheduler.usage.ledger import UsageLedger
 
 _CAPACITY = (
     Reason.WAITS_FOR_BLOCKS,
+    Reason.WAITS_FOR_STATE,
     Reason.WAITS_FOR_SEQUENCE,
     Reason.WAITS_AFTER_PREEMPTION,
     Reason.WAITS_FOR_SKIPPED,
@@ -176,11 +176,10 @@ class Counters:
             account.num_prompt_tokens += request.num_prompt_tokens
 
 
-def stats_of(
-    counters: Counters, num_running: int, waiting: WaitingQueue, usage: BlockUsage, host: HostUsage
-) -> Stats:
+def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache: KVCache) -> Stats:
     """Return the current statistics. The last event of the queue's head says whether the queue
     waits for capacity, because few requests may pass the head."""
+    usage, host, states = cache.usage, cache.host_usage, cache.state_usage
     head, used = waiting.head, counters.usage.total
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
@@ -212,6 +211,9 @@ def stats_of(
         num_blocks_pinned=usage.pinned,
         num_lost_tokens=used.num_lost_tokens,
         **_steps(counters),
+        num_states_free=states.free,
+        num_states_cached=states.cached,
+        num_states_active=states.active,
     )
 
 
@@ -239,6 +241,7 @@ def _sources(counters: Counters) -> dict[str, int]:
         "num_misses_evicted": misses[MissKind.EVICTED],
         "num_misses_by_salt": misses[MissKind.SALT],
         "num_misses_new": misses[MissKind.NEW],
+        "num_misses_without_state": misses[MissKind.STATE],
     }
 
 

@@ -176,6 +176,8 @@ class Admission:
             use_host=self._uses_host(request),
         )
         if isinstance(admitted, BlocksMissing):
+            if admitted.num_states:
+                return Blocker(Reason.WAITS_FOR_STATE, admitted.num_states)
             return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
         if self._counters.note_admission(request, admitted, now, was_swapped=was_swapped):
             self._counters.note_prefix(request, self._explain_miss(request), now)

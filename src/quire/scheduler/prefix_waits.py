@@ -122,12 +122,19 @@ class PrefixWaits:
         end = first
         while end < most and keys[end] in self._computing:
             end += 1
+        while end > first and not self._will_find(keys[end - 1], end):
+            end -= 1
         if end == first:
             return None
         key = keys[end - 1]
         num_blocks = self._num_groups * (-(-len(token_ids) // size) - end)
         other = self._computing[key].id
         return PrefixWait((end - first) * size, num_found, num_blocks, key, other)
+
+    def _will_find(self, key: bytes, num_blocks: int) -> bool:
+        """Return whether all up to a block that is being computed will be found."""
+        table = self._computing[key].table
+        return self._cache.will_find(table, num_blocks * self._block_size)
 
     def _remove(self, request: Request, keys: Iterable[bytes]) -> None:
         for key in keys:

@@ -13,6 +13,7 @@ class Reason(StrEnum):
     ROUTED = "routed"  # to a replica (; the replica)
     # still waiting (; behind whom, if not as the first)
     WAITS_FOR_BLOCKS = "waits_for_blocks"  # (blocks short)
+    WAITS_FOR_STATE = "waits_for_state"  # running requests hold all states (states short)
     WAITS_FOR_SEQUENCE = "waits_for_sequence"  # max_num_seqs are running (running)
     WAITS_FOR_BUDGET = "waits_for_budget"  # the step's token budget is spent (budget)
     WAITS_AFTER_PREEMPTION = (
@@ -37,6 +38,7 @@ class Reason(StrEnum):
     MISS_DIFFERS = "miss_differs"  # (first token that differs from what is cached)
     MISS_EVICTED = "miss_evicted"  # was cached once (first token of it)
     MISS_SALT = "miss_salt"  # is cached, but for others (first token of it)
+    MISS_STATE = "miss_state"  # its K and V are cached, no snapshot of the states (tokens of them)
     MISS_NEW = "miss_new"  # nothing like it is known (first token of it)
     # of a prompt that is to be pinned, once it is computed
     PINNED = "pinned"  # (blocks)

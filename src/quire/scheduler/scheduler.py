@@ -84,8 +84,7 @@ class Scheduler:
     @property
     def stats(self) -> Stats:
         """The accounts of this moment."""
-        usage, host = self._cache.usage, self._cache.host_usage
-        stats = stats_of(self._counters, len(self._running), self._waiting, usage, host)
+        stats = stats_of(self._counters, len(self._running), self._waiting, self._cache)
         wait_s = self._throughput.seconds_for(self._waiting.num_tokens)
         return stats._replace(predicted_wait_s=wait_s)
 
@@ -235,10 +234,11 @@ class Scheduler:
         """Add the request's next `num_tokens` to the step."""
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
+        start = request.num_computed
+        states = self._cache.plan_states(request.table, start, start + num_tokens)
+        draft.add_chunk(request, num_tokens, new_block_ids, states)
         if num_tokens > 1:
-            start = request.num_computed
             self._prefix_waits.add_chunk(request, start, start + num_tokens)
-        draft.add_chunk(request, num_tokens, new_block_ids)
         if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:
             request.prompt_step = self._number + 1
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_copies import BlockCopy, CopyTime
-from quire.cache.state_use import StateUse
+from quire.cache.states.state_use import StateUse
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 
@@ -211,6 +211,7 @@ class Stats(NamedTuple):
     num_misses_evicted: int = 0
     num_misses_by_salt: int = 0
     num_misses_new: int = 0
+    num_misses_without_state: int = 0
     num_prefix_waits: int = 0
     num_forced_tokens: int = 0
     predicted_wait_s: float = 0.0
@@ -224,6 +225,19 @@ class Stats(NamedTuple):
     num_steps_launched: int = 0
     num_steps_piecewise: int = 0
     num_steps_full: int = 0
+    num_states_free: int = 0
+    num_states_cached: int = 0
+    num_states_active: int = 0
+
+    @property
+    def states_by_use(self) -> dict[str, int]:
+        """The numbers of states of recurrent layers: free ones, snapshots that nobody holds, and
+        those that are held."""
+        return {
+            "free": self.num_states_free,
+            "cached": self.num_states_cached,
+            "active": self.num_states_active,
+        }
 
     @property
     def blocks_by_state(self) -> dict[str, int]:
@@ -252,6 +266,7 @@ GAUGES = frozenset(
         *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
         *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
         *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
+        *("num_states_free", "num_states_cached", "num_states_active"),
     )
 )
 """The fields of Stats that are as they are; all others count since an engine's start."""

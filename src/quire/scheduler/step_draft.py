@@ -1,6 +1,7 @@
 """The step under construction: the scheduled chunks and the remaining budget."""
 
 from quire.cache.block_copies import BlockCopy
+from quire.cache.states.state_use import StateUse
 from quire.scheduler.request import Request
 from quire.scheduler.step import BlockIds, NewRequestData, SeqChunk, Step
 
@@ -37,7 +38,13 @@ class StepDraft:
         block_ids = tuple(tuple(ids) for ids in request.table.block_ids)
         self._new_requests.append(NewRequestData(request.new, tuple(request.token_ids), block_ids))
 
-    def add_chunk(self, request: Request, num_tokens: int, new_block_ids: BlockIds) -> None:
+    def add_chunk(
+        self,
+        request: Request,
+        num_tokens: int,
+        new_block_ids: BlockIds,
+        states: StateUse | None = None,
+    ) -> None:
         """Compute the request's next `num_tokens`. If the last known one is among them, the next is
         sampled, unless the request ends with its prompt.
         """
@@ -45,7 +52,7 @@ class StepDraft:
         end = start + num_tokens
         is_last = end == len(request.token_ids) + request.num_pending
         samples = is_last and not request.samples_none
-        self._chunks.append(SeqChunk(request.id, start, num_tokens, new_block_ids, samples))
+        self._chunks.append(SeqChunk(request.id, start, num_tokens, new_block_ids, samples, states))
         request.num_computed = end
         if samples:
             request.num_pending += 1

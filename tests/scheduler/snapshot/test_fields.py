@@ -7,12 +7,16 @@ from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.states.state_pool import Snapshot, StatePool
+from quire.cache.states.state_table import StateTable
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Request, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 
-SCHEDULER = Scheduler(SchedulerConfig(4, 8, 64, 8), KVCache(CacheConfig(9, 2, num_host_blocks=4)))
+SCHEDULER = Scheduler(
+    SchedulerConfig(4, 8, 64, 8), KVCache(CacheConfig(9, 2, num_host_blocks=4, num_states=4))
+)
 FIXED = (
     "config cache policy running cost counters waiting acceptance admission prefix_waits builder"
 )
@@ -32,8 +36,9 @@ KNOWN = {
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
-    "finder pins copies offloads held",  # log: why a prefix was missed, which decides nothing
-    "pins": "finder blocks_of payer_of num_pins is_caching",
+    "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
+    "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
+    "states": "pool policy block_size is_caching seen max_seen",
     "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
@@ -47,7 +52,9 @@ PLAIN: dict[type, str] = {
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
-    "payer name",
+    "payer name states",
+    StateTable: "live current position num_known num_saved wanted pending kept last_output",
+    Snapshot: "state_id content num_blocks before num_saved used num_hits",
 }
 
 
@@ -65,6 +72,13 @@ def test_every_field_is_known() -> None:
     for name, known in KNOWN.items():
         fields = {field.lstrip("_") for field in vars(found[name])}
         assert fields <= set(known.split()), name
+
+
+def test_every_field_of_the_pool_of_states_is_known() -> None:
+    pool = StatePool(4, 1.0, lambda content: True)
+    fields = {field.lstrip("_") for field in vars(pool)}
+    fixed = {"gain_weight", "is_reachable"}
+    assert fields == fixed | {"free", "num_refs", "snapshots", "digest_of", "time"}
 
 
 def test_every_field_of_plain_values_is_known() -> None:

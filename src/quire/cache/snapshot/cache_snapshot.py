@@ -26,6 +26,16 @@ from quire.cache.snapshot.digest_numbers import (
     numbers_of,
     runs_of,
 )
+from quire.cache.snapshot.state_snapshot import (
+    StatesSnapshot,
+    StateTableSnapshot,
+    digests_of_states,
+    digests_of_table,
+    restore_states,
+    restored_state_table,
+    snapshot_state_table,
+    snapshot_states,
+)
 
 MAX_NUMBERED = 2
 """The ratio of numbered digests to blocks, beyond those of live requests, at which digests are
@@ -77,11 +87,12 @@ class TableSnapshot(NamedTuple):
     epoch: int
     swap: SwapSnapshot | None
     is_held: bool
+    states: StateTableSnapshot | None
 
 
 class CacheSnapshot(NamedTuple):
     """All of a cache but its tables. `depths` has by the number of a digest how many blocks are
-    before it; `pins` has the blocks under each name."""
+    before it; `pins` has the blocks under each name, and `pinned_states` the states."""
 
     pool: PoolSnapshot
     host: HostSnapshot | None
@@ -90,6 +101,8 @@ class CacheSnapshot(NamedTuple):
     offloads: bool
     depths: list[int]
     pins: list[tuple[str, list[int]]]
+    states: StatesSnapshot | None
+    pinned_states: list[tuple[str, int]]
 
 
 def forget_the_gone(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
@@ -103,8 +116,10 @@ def forget_the_gone(cache: KVCache, tables: Sequence[BlockTable], numbers: Diges
     keys: list[Iterable[bytes]] = [filter(None, cache._pool._key_of)]
     if cache._host is not None:
         keys += (cache._host._cached, cache._host._num_retainers)
-    digests = numbers.digests_of(chain.from_iterable(keys))
-    numbers.restart(chain(*(table.chain.digests for table in tables), digests))
+    digests = [numbers.digests_of(chain.from_iterable(keys))]
+    digests += [digests_of_table(table.states) for table in tables]
+    digests += [] if cache._states is None else [digests_of_states(cache._states)]
+    numbers.restart(chain(*(table.chain.digests for table in tables), *digests))
 
 
 def snapshot_cache(cache: KVCache, numbers: DigestNumbers) -> CacheSnapshot:
@@ -118,6 +133,8 @@ def snapshot_cache(cache: KVCache, numbers: DigestNumbers) -> CacheSnapshot:
         cache.offloads,
         list(numbers.depths),
         list(cache.pins._blocks_of.items()),
+        None if cache._states is None else snapshot_states(cache._states, numbers),
+        list(cache.pins._state_of.items()),
     )
 
 
@@ -133,6 +150,7 @@ def snapshot_table(cache: KVCache, table: BlockTable, numbers: DigestNumbers) ->
         table.epoch,
         None if swap is None else _snapshot_swap(swap, numbers),
         table in cache._held,
+        None if table.states is None else snapshot_state_table(table.states, numbers),
     )
 
 
@@ -148,6 +166,9 @@ def restore_cache(cache: KVCache, snapshot: CacheSnapshot, digests: NumberedDige
     for name, block_ids in snapshot.pins:
         cache.pins._blocks_of[name] = list(block_ids)
         cache.pins._num_pins.update(block_ids)
+    if cache._states is not None and snapshot.states is not None:
+        restore_states(cache._states, snapshot.states, contents.of)
+    cache.pins._state_of.update(snapshot.pinned_states)
 
 
 def restore_table(cache: KVCache, snapshot: TableSnapshot, digests: NumberedDigests) -> BlockTable:
@@ -161,6 +182,8 @@ def restore_table(cache: KVCache, snapshot: TableSnapshot, digests: NumberedDige
     table.epoch = snapshot.epoch
     if snapshot.swap is not None:
         table.swap = _restored_swap(snapshot.swap, digests)
+    if snapshot.states is not None:
+        table.states = restored_state_table(snapshot.states)
     if snapshot.is_held:
         cache._held.add(table)
     return table
@@ -214,9 +237,12 @@ class _Contents:
 
     def under(self, key_number: int) -> tuple[bytes, Content]:
         """Return the key of this number, and the content under it."""
-        number, _ = numbered = self._digests.key_of(key_number)
-        parent = self._parent(self._depths[number])
-        return numbered.key, Content(digest_of(number), self._tokens, NO_KEYS, parent)
+        numbered = self._digests.key_of(key_number)
+        return numbered.key, self.of(numbered.number)
+
+    def of(self, number: int) -> Content:
+        """Return the content of the digest of this number."""
+        return Content(digest_of(number), self._tokens, NO_KEYS, self._parent(self._depths[number]))
 
     def _parent(self, depth: int) -> Content | None:
         above = self._above

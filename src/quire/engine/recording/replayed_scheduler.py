@@ -9,6 +9,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.snapshot.digest_numbers import NumberedDigests
 from quire.cache.spec import AttentionPattern
+from quire.cache.states.policy import SnapshotPolicy
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.snapshot.scheduler_snapshot import SchedulerSnapshot, restore_scheduler
@@ -24,6 +25,8 @@ class CacheShape(msgspec.Struct, frozen=True):
     groups: tuple[AttentionPattern, ...]
     max_chunk_tokens: int
     num_host_blocks: int
+    num_states: int
+    snapshots: SnapshotPolicy
 
 
 class UnfinishedStep(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +75,8 @@ def shape_of(config: CacheConfig) -> CacheShape:
         config.groups,
         config.max_chunk_tokens,
         config.num_host_blocks,
+        config.num_states,
+        config.snapshots,
     )
 
 
@@ -102,6 +107,8 @@ def restored(start: SegmentStart) -> ReplayedScheduler:
             shape.max_chunk_tokens,
             shape.num_host_blocks,
             digests.block_hash,
+            num_states=shape.num_states,
+            snapshots=shape.snapshots,
         )
     )
     scheduler = Scheduler(start.scheduler, cache)

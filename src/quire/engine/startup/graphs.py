@@ -19,6 +19,7 @@ from quire.models.hf import HFModel
 
 EAGER = "eager"
 GRAPHS = "cuda_graphs"
+RECURRENT = "its recurrent layers ask the host"
 
 
 class RecordedModel(NamedTuple):
@@ -41,12 +42,16 @@ def kinds_to_record(
     config: ModelConfig, model: HFModel | LeadingModel, device: GraphDevice | None
 ) -> GraphKinds:
     """Return which steps of `model`, of which nothing is recorded yet, are recorded; none without
-    a `device` that captures."""
-    if device is None:
-        return GraphKinds()
+    a `device` that captures, and none with recurrent layers."""
     own = model.model if isinstance(model, LeadingModel) else model
+    if device is None or _is_recurrent(own):
+        return GraphKinds()
     is_replayable = isinstance(own, HFModel) and isinstance(own.backend, ReplayableBackend)
     return kinds_of(config, is_replayable=is_replayable)
+
+
+def _is_recurrent(model: object) -> bool:
+    return isinstance(model, HFModel) and model.states is not None
 
 
 def with_graphs(
@@ -61,7 +66,8 @@ def with_graphs(
     if device is None:
         return RecordedModel(model, EAGER, EAGER)
     kinds = kinds_to_record(config, model, device)
-    decode, pieces = (CaptureResult(None, why_not=why) for why in _why_not(config))
+    reasons = (RECURRENT,) * 2 if _is_recurrent(model) else _why_not(config)
+    decode, pieces = (CaptureResult(None, why_not=why) for why in reasons)
     if not any(kinds):
         return RecordedModel(model, *launch_words(decode, pieces))
     graph_plan = _graph_plan(kinds, plan)

@@ -1,12 +1,13 @@
 """The interface between a transformers attention module and the attention backend that runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
 from quire.models.attention.backend import AttentionStep
+from quire.models.recurrent.hook import RecurrentContext
 
 
 class AttentionHook(Protocol):
@@ -32,9 +33,11 @@ class AttentionContext:
     positions: [T] int64, the positions of the step's tokens.
     states_indices: the tokens whose states are needed (`Batch.states_indices`).
     states: these states [S, hidden_size], once they are computed.
+    recurrent: what the recurrent modules carry from token to token, if there are such.
     """
 
     attention: AttentionStep | None = None
     positions: Tensor | None = None
     states_indices: Tensor | None = None
     states: Tensor | None = None
+    recurrent: RecurrentContext = field(default_factory=RecurrentContext)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -182,6 +183,8 @@ def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormF
     weight = parameters.get("weight")
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if len(parameters) != 1 or weight is None or weight.dim() != 1:
+        return None
+    if "gate" in signature(module.forward).parameters:
         return None
     if weight.dtype != dtype or not isinstance(epsilon, float):
         return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.config import KVOptions
+from quire.models.loading.config_states import OTHER_LAYERS, has_known_states
 from quire.models.loading.support import DOUBTFUL_WINDOWS
 
 HEAD_NAMES = ("num_attention_heads", "n_head", "num_heads")
@@ -19,6 +20,7 @@ ALL_SLIDE = ("qwen3_moe",)
 """Model types that state a first layer with a window, and give every layer one."""
 SIZE_FIELDS = {
     "sliding_attention": (AttentionType.SLIDING, WINDOW),
+    "hybrid_sliding": (AttentionType.SLIDING, WINDOW),
     "chunked_attention": (AttentionType.CHUNKED, "attention_chunk_size"),
 }
 WINDOWED_HEADS = {"mimo_v2_flash": 2}
@@ -31,10 +33,14 @@ UNKNOWN_LAYERS = frozenset(DOUBTFUL_WINDOWS)
 WINDOWED_FIELDS = ("swa_head_dim", "swa_num_key_value_heads")
 UNKNOWN_FIELDS = (
     *("global_head_dim", "num_global_key_value_heads", "block_configs", "multi_query"),
-    *("is_encoder_decoder", "layers_block_type", "compress_ratios", "add_cross_attention"),
+    *("is_encoder_decoder", "compress_ratios", "add_cross_attention"),
     *("attn_config", "kv_channels"),
 )
 """Fields of models whose K and V this module does not know."""
+OTHERWISE_KNOWN = frozenset({"zamba2"})
+"""Model types with such fields, whose layers are nevertheless as their other fields state."""
+BLOCK_TYPES = "layers_block_type"
+"""The field that lists the kinds of layers, in models whose states are known or not at all."""
 
 
 def layout_from_config(
@@ -44,10 +50,10 @@ def layout_from_config(
 
     Its KV heads are split `num_ways`. Raises ValueError where they do not divide.
     """
-    if _is_unknown(config):
-        return None
     patterns, sources = _patterns(config), _sources(config)
-    if patterns is None or sources is None:
+    if patterns == ():
+        return build_layout([])
+    if _is_unknown(config) or patterns is None or sources is None:
         return None
     sizes = options.element_bytes(dtype_bytes)
     token_kvs = [_token_kv(config, each, *sizes) for each in _layer_configs(config, len(patterns))]
@@ -64,10 +70,15 @@ def layout_from_config(
 def _is_unknown(config: object) -> bool:
     """Return whether K and V are not as this module reads them."""
     model_type = getattr(config, "model_type", None)
+    if model_type in UNKNOWN_LAYERS:
+        return True
+    if getattr(config, BLOCK_TYPES, None) and not has_known_states(config):
+        return True
     unknown = UNKNOWN_FIELDS + (() if model_type in WINDOWED_HEADS else WINDOWED_FIELDS)
     if model_type not in PER_LAYER:
         unknown += ("is_heterogeneous",)
-    return model_type in UNKNOWN_LAYERS or any(getattr(config, name, None) for name in unknown)
+    has_unknown = any(getattr(config, name, None) for name in unknown)
+    return has_unknown and model_type not in OTHERWISE_KNOWN
 
 
 def _layer_configs(config: object, num_layers: int) -> list[object]:
@@ -132,9 +143,11 @@ def _patterns(config: object) -> tuple[AttentionPattern, ...] | None:
     kinds = list(listed) if isinstance(listed, list | tuple) else _inferred(config, num_layers)
     if len(kinds) != num_layers:
         return None
+    if has_known_states(config):
+        kinds = [kind for kind in kinds if kind not in OTHER_LAYERS]
     found = [_pattern(config, kind) for kind in kinds]
     known = tuple(pattern for pattern in found if pattern is not None)
-    return known if len(known) == num_layers else None
+    return known if len(known) == len(kinds) else None
 
 
 def _inferred(config: object, num_layers: int) -> list[str]:
@@ -155,7 +168,7 @@ def _inferred(config: object, num_layers: int) -> list[str]:
 
 
 def _pattern(config: object, kind: object) -> AttentionPattern | None:
-    if kind == "full_attention":
+    if kind in ("full_attention", "hybrid"):
         return FULL
     if not isinstance(kind, str) or kind not in SIZE_FIELDS:
         return None

@@ -30,7 +30,11 @@ from quire.models.layers.relocation import relocate_weights
 from quire.models.layers.weight_uses import WeightUses
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
-from quire.models.loading.checks.extent import refuse_more_layers, refuse_more_weights
+from quire.models.loading.checks.extent import (
+    log_left_out,
+    refuse_more_layers,
+    refuse_more_weights,
+)
 from quire.models.loading.checks.measure import ModuleMeasurement, measure, own_logits
 from quire.models.loading.checks.own_text import read_own_text
 from quire.models.loading.checks.probe import OTHER_DTYPE, probe_without_weights, refuse_nan
@@ -199,6 +203,7 @@ def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
     refuse_more_layers(folder, text_config.num_hidden_layers, tensors)
     skeleton = pretrained.build_without_weights(folder, config)
     refuse_more_weights(folder, skeleton, tensors)
+    log_left_out(skeleton, tensors)
     layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
     return _Checkpoint(folder, config, skeleton, layers, check_structure(config, skeleton))
 

@@ -80,7 +80,7 @@ def shape_of(module: nn.Module, facts: ModelFacts, seen: ModuleFacts) -> ModelSh
         elif part is not head and not isinstance(part, nn.Embedding):
             dense.add(part)
     return ModelShape(
-        num_layers=facts.num_layers,
+        num_layers=facts.num_layers + len(facts.recurrent),
         hidden_size=0 if head is None else head.get_parameter("weight").shape[1],
         vocab_size=facts.vocab_size,
         dtype=facts.dtype,

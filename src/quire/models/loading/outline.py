@@ -4,7 +4,6 @@ device and runs once without numbers, which shows its layers, its weights, and t
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from quire.models.parallel.linears import WRAPPED
 from quire.models.parallel.plan import plan_shards
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.sharding import shard_module
+from quire.models.recurrent.hook import recurrent_layers
 from quire.models.shape import ModelShape
 from quire.models.weights.group_form import GroupForm
 
@@ -128,13 +128,15 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         shard_module(module, plan, WeightlessRanks(options.num_ranks))
     linears, heads = ((), ()) if (k := options.kernels) is None else (k.linears, k.heads)
     packed = planned_bytes(module, linears, stored, heads, _forms(module, read_headers(folder)))
-    run = _Run(module, ProbeRecord(text.model_type, layering(text)))
+    states = recurrent_layers(module)
+    run = _Run(module, ProbeRecord(text.model_type, layering(text), states))
     num_tokens = min(options.num_tokens, max_model_len(text))
     top_k = top_k_of(text)
     step_bytes, vocab_size = run.forward(num_tokens, top_k)
     facts = ModelFacts(
         model_type=text.model_type,
-        layers=tuple(layer for _, layer in sorted(run.record.layers.items())),
+        layers=tuple(run.record.numbered().values()),
+        recurrent=states,
         vocab_size=vocab_size,
         max_model_len=max_model_len(text),
         eos_token_ids=(),
@@ -143,11 +145,12 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
     )
     tensors = [*module.parameters(), *module.buffers()]
     weight_bytes = sum(packed.get(id(tensor), tensor.nbytes) for tensor in tensors)
+    num_heads = dict(enumerate(count for _, count in sorted(run.num_heads.items())))
     return Outline(
         LoadedModel(module, AttentionContext(), facts, chosen, options.device),
         weight_bytes,
         shape_of(
-            module, facts, ModuleFacts(run.num_heads, run.calls, packed, top_k, options.kv_options)
+            module, facts, ModuleFacts(num_heads, run.calls, packed, top_k, options.kv_options)
         ),
         num_tokens,
         step_bytes,
@@ -179,8 +182,7 @@ class _Run:
         """Run the module over `num_tokens`, and return the bytes at the peak and the number of
         logits of a token. Raises UnsupportedModel."""
         module, record = self.module, self.record
-        if "position_ids" not in signature(module.forward).parameters:
-            raise record.refuse("they take a token's place in the row for its position")
+        record.refuse_without_positions(module)
         prepare(module, record.model_type)
         positions = torch.arange(num_tokens, device=META)
         self._attach(AttentionContext(positions=positions), top_k)

@@ -240,9 +240,11 @@ def load_lazy(
     `skeleton` is what `build_without_weights` returned.
     """
     with _loading(folder, config, on_tensor):
-        loaded: Loaded = type(skeleton).from_pretrained(  # type: ignore[assignment]
+        kind = type(skeleton)
+        is_whole = isinstance(config, kind.config_class or PretrainedConfig)
+        loaded: Loaded = kind.from_pretrained(  # type: ignore[assignment]
             None,
-            config=config,
+            config=config if is_whole else config.get_text_config(),
             state_dict=lazy_state(folder, dtype),
             output_loading_info=True,
             attn_implementation=PAGED,

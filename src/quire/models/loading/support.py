@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.models.config import UnsupportedModel
+from quire.models.loading.config_states import KNOWN_LAYERS, OTHER_LAYERS, has_known_states
 
 LENGTH_NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len")
+UNLIMITED_LEN = 1 << 20
+"""The context length, in tokens, of models without attention, which state none: the memory of a
+request does not grow with its length."""
 PAGED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 UNTOLD_WINDOWS = frozenset({"phimoe"})
 """A window in their configuration holds for every layer, and their attention is told of none."""
@@ -37,6 +41,15 @@ class Layering:
     def chunk_size_of(self, index: int) -> int | None:
         """Return the chunk size of a layer; attention functions are never told of it."""
         return self.chunk_size if self._kind(index) == "chunked_attention" else None
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any layer attends."""
+        return any(self.attends(index) for index in range(self.num_layers))
+
+    def attends(self, index: int) -> bool:
+        """Return whether a layer has attention."""
+        return self._kind(index) not in OTHER_LAYERS
 
     def _kind(self, index: int) -> str:
         return self.kinds[index] if index < len(self.kinds) else "full_attention"
@@ -67,12 +80,14 @@ def refuse_unsupported(config: object) -> None:
 
 def _reasons(config: object) -> list[str]:
     model_type = getattr(config, "model_type", None)
-    kinds = set(getattr(config, "layer_types", None) or ()) - PAGED_LAYERS
+    known = PAGED_LAYERS | (KNOWN_LAYERS if has_known_states(config) else frozenset())
+    kinds = set(getattr(config, "layer_types", None) or ()) - known
     reasons = []
     if getattr(config, "is_encoder_decoder", False):
         reasons.append("they have an encoder beside the decoder")
     if kinds:
-        reasons.append(f"their {', '.join(sorted(kinds))} layers keep no keys and values to page")
+        named = ", ".join(sorted(kinds))
+        reasons.append(f"their {named} layers keep no keys and values to page, nor a known state")
     layers = layering(config)
     if "chunked_attention" in layers.kinds and layers.chunk_size is None:
         reasons.append("they have chunked layers but state no attention_chunk_size for all")
@@ -122,6 +137,8 @@ def _stated_length(config: object) -> int:
         length = getattr(config, name, None)
         if isinstance(length, int) and length > 0:
             return length
+    if has_known_states(config) and not layering(config).has_attention:
+        return UNLIMITED_LEN
     model_type = str(getattr(config, "model_type", "unnamed"))
     raise UnsupportedModel(model_type, "the configuration states no context length")
 

@@ -13,6 +13,9 @@ from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
 
 LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 
+FURTHER_TOKENS = "mtp."
+"""The beginning of the names of layers that predict further tokens, in Qwen's and other models."""
+
 
 def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
     """Read the headers of the files that transformers would load, and return the weights that they
@@ -84,4 +87,6 @@ def refuse_scaled(folder: Path, tensors: tuple[StoredTensor, ...]) -> None:
 
 def _is_beyond(name: str, num_layers: int | None) -> bool:
     found = LAYER.search(name)
+    if name.startswith(FURTHER_TOKENS):
+        return True
     return num_layers is not None and found is not None and int(found[1]) >= num_layers

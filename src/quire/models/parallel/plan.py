@@ -14,6 +14,7 @@ from torch import nn
 from quire.models.attention.latent import is_latent
 from quire.models.config import NotDivisible, UnsupportedModel
 from quire.models.hf import attention_modules
+from quire.models.recurrent.hook import recurrent_layers
 
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 OUTER = ("lm_head", "embed_tokens")
@@ -71,6 +72,9 @@ def plan_shards(module: nn.Module, config: object, num_ranks: int) -> ShardPlan:
     here, and NotDivisible where heads or weights do not divide.
     """
     model_type = str(getattr(config, "model_type", "unnamed"))
+    if recurrent_layers(module):
+        why = "recurrent layers and their states are not divided among ranks yet"
+        raise NotDivisible(model_type, num_ranks, why)
     planned = dict(_planned(module))
     if not any(name.rsplit(".", 1)[-1] not in OUTER for name in planned):
         raise UnsupportedModel(model_type, "transformers has no plan to divide them among ranks")

@@ -253,6 +253,7 @@ def _block_rows(stats: Stats) -> dict[str, Rows]:
     return {
         "kv_cache_usage_perc": [((), stats.kv_usage)],
         "kv_blocks": _labelled(stats.blocks_by_state),
+        "recurrent_states": _labelled(stats.states_by_use),
         "kv_blocks_moved_total": _labelled(moved),
     }
 
@@ -264,6 +265,7 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
         "differs": stats.num_misses_differing,
         "evicted": stats.num_misses_evicted,
         "salt": stats.num_misses_by_salt,
+        "state": stats.num_misses_without_state,
         "new": stats.num_misses_new,
     }
     num_elsewhere = stats.num_host_hits + stats.num_disk_hits + stats.num_peer_hits

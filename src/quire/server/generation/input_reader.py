@@ -111,20 +111,36 @@ class InputReader:
         assert isinstance(read, TokenizedRequest)
         if read.grammar is None:
             return read
-        grammar, began_s = read.grammar, self._clock()
+        began_s = self._clock()
+        if not read.grammar.has_coarse_form:
+            await self._check(read.grammar, context, tenant, MAX_CHECK_CPU_S)
+            return replace(read, check_s=self._clock() - began_s)
         # A grammar and its coarse form share the time that one may have.
-        max_cpu_s = MAX_CHECK_CPU_S / (1 if grammar.coarse is None else 2)
         try:
-            await self._check(grammar, context, tenant, max_cpu_s)
+            await self._check(read.grammar, context, tenant, MAX_CHECK_CPU_S / 2)
         except RequestError as fault:
-            if grammar.coarse is None:
-                raise
-            grammar = grammar.coarse
-            try:
-                await self._check(grammar, context, tenant, max_cpu_s)
-            except RequestError:
-                raise fault from None
-        return replace(read, grammar=grammar, check_s=self._clock() - began_s)
+            read = await self._coarse(parse, body, context, tenant, fault)
+        return replace(read, check_s=self._clock() - began_s)
+
+    async def _coarse(
+        self,
+        parse: InputParser,
+        body: bytes,
+        context: InputContext,
+        tenant: str,
+        fault: RequestError,
+    ) -> TokenizedRequest:
+        """Return a request with its grammar in its coarse form. Raises `fault`, that of the grammar
+        in its other form, where that has a fault too."""
+        context = context._replace(coarse_grammars=True)
+        try:
+            read = await self._read(parse, body, context, tenant)
+            assert isinstance(read, TokenizedRequest)
+            assert read.grammar is not None
+            await self._check(read.grammar, context, tenant, MAX_CHECK_CPU_S / 2)
+        except RequestError:
+            raise fault from None
+        return read
 
     async def named_model(self, body: bytes, tenant: str) -> NamedModel:
         """Return which model a body names. Raises RequestError."""
@@ -218,11 +234,24 @@ class InputReader:
     async def _in_process(
         self, parse: InputParser, body: bytes, context: InputContext
     ) -> ParsedInput:
-        task = ParseTask(parse, body, context.limits, context.source)
+        task = ParseTask(
+            parse,
+            body,
+            context.limits,
+            context.source,
+            coarse_grammars=context.coarse_grammars,
+        )
         return await unpack(await self._workers.submit(task))
 
     async def _render(self, parse: InputParser, body: bytes, context: InputContext) -> ParsedInput:
-        task = ParseTask(parse, body, context.limits, context.source, renders_own_template=True)
+        task = ParseTask(
+            parse,
+            body,
+            context.limits,
+            context.source,
+            renders_own_template=True,
+            coarse_grammars=context.coarse_grammars,
+        )
         return await unpack(await self._workers.render(task))
 
     async def close(self) -> None:

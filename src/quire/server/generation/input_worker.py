@@ -43,6 +43,7 @@ class ParseTask(NamedTuple):
     limits: InputLimits
     source: TokenizerSource
     renders_own_template: bool = False
+    coarse_grammars: bool = False
 
 
 class PackedInput(NamedTuple):
@@ -60,7 +61,11 @@ def run_task(task: ParseTask) -> PackedInput:
     tokenizer = _tokenizer(task.source)
     try:
         context = InputContext(
-            task.limits, tokenizer, task.source, in_worker=task.renders_own_template
+            task.limits,
+            tokenizer,
+            task.source,
+            in_worker=task.renders_own_template,
+            coarse_grammars=task.coarse_grammars,
         )
         read = task.parse(task.body, context)
     except (RequestError, WorkerNeeded) as error:

@@ -49,13 +49,9 @@ def output_grammar(
     prompt: the text that the outputs go on with, as far as it says where reasoning stands.
     """
     made = _whole(given, parsing, prompt, context)
-    if made is None or not _holds_schema(given) or not any(each in made.text for each in _HARD):
+    if made is None or context.coarse_grammars or not _holds_schema(given):
         return made
-    try:
-        coarse = _whole(given, parsing, prompt, context, coarse=True)
-    except RequestError:  # of a schema that is strict
-        return made
-    return made._replace(coarse=coarse)
+    return made._replace(has_coarse_form=any(each in made.text for each in _HARD))
 
 
 _HARD = ('"allOf"', '"$ref"')
@@ -72,10 +68,8 @@ def _whole(
     parsing: ParserOptions,
     prompt: str,
     context: InputContext,
-    *,
-    coarse: bool = False,
 ) -> Grammar | None:
-    bodies = _bodies(given, parsing, context, coarse=coarse)
+    bodies = _bodies(given, parsing, context)
     if not bodies:
         return None
     made = bodies[0] if len(bodies) == 1 else _either(*bodies)
@@ -97,18 +91,16 @@ def _reasoning_tags(given: Input, parsing: ParserOptions) -> ReasoningTags | Non
     return ReasoningTags(reasoning.opens, reasoning.closes) if is_told else None
 
 
-def _bodies(
-    given: Input, parsing: ParserOptions, context: InputContext, *, coarse: bool
-) -> list[Grammar]:
+def _bodies(given: Input, parsing: ParserOptions, context: InputContext) -> list[Grammar]:
     """Return the rules `body` of the answer and of the calls that the client asks for."""
     disabled, source = given.options.disable_any_whitespace, given.options.grammar
     any_whitespace = not (context.limits.disables_whitespace if disabled is None else disabled)
     answers = []
     if source is not None:
-        answers = [_answer(source._replace(coarse=coarse), any_whitespace)]
+        answers = [_answer(source._replace(coarse=context.coarse_grammars), any_whitespace)]
     calls = None
     if isinstance(given, ChatInput):
-        calls = tool_grammar(given, context, any_whitespace=any_whitespace, coarse=coarse)
+        calls = tool_grammar(given, context, any_whitespace=any_whitespace)
         if calls is not None and given.requires_calls:
             # No answer comes beside calls that must be made, whatever it would have to be of.
             return [calls]
@@ -139,16 +131,14 @@ def _either(calls: Grammar, answers: Grammar) -> Grammar:
     )
 
 
-def tool_grammar(
-    chat: ChatInput, context: InputContext, *, any_whitespace: bool, coarse: bool = False
-) -> Grammar | None:
+def tool_grammar(chat: ChatInput, context: InputContext, *, any_whitespace: bool) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
     form, field = call_format(chat, context), enforced_path(chat)
     if not chat.offered_tools or form is None or not (field or chat.options.grammar):
         return None
-    offered = (tool._replace(is_coarse=coarse) for tool in _callable_tools(chat))
+    offered = (tool._replace(is_coarse=context.coarse_grammars) for tool in _callable_tools(chat))
     made = [enforced_tool(tool, form) for tool in offered]
     tools = [each.tool for each in made]
     specials = context.tokenizer.special_tokens

@@ -29,7 +29,7 @@ class Grammar(NamedTuple):
     `warnings` the client is told, and of `loosened`, the paths of keywords of its schemas that are
     not enforced; `promises` are those schemas, which finished outputs are checked against. `parts`
     are grammars of which one is wrong if the whole is.
-    `coarse` is one that leaves more out, for where this cannot be compiled.
+    One that `has_coarse_form` can be made again with more left out, where it cannot be compiled.
     `reasoning_tags` are those of the reasoning that it begins with, if they tell where that is."""
 
     text: str
@@ -40,7 +40,7 @@ class Grammar(NamedTuple):
     reasoning_tags: ReasoningTags | None = None
     loosened: tuple[str, ...] = ()
     promises: tuple[SchemaPromise, ...] = ()
-    coarse: "Grammar | None" = None
+    has_coarse_form: bool = False
 
 
 ANYTHING = Grammar("", "", "")

@@ -58,12 +58,14 @@ class InputLimits(NamedTuple):
 
 class InputContext(NamedTuple):
     """All that parsing a request needs: the limits, and the tokenizer of the model that is
-    served. `in_worker` says that the process is a worker, where long work can be ended."""
+    served. `in_worker` says that the process is a worker, where long work can be ended;
+    `coarse_grammars` that grammars of schemas leave out what may not compile."""
 
     limits: InputLimits
     tokenizer: TextTokenizer
     source: TokenizerSource
     in_worker: bool = False
+    coarse_grammars: bool = False
 
     @property
     def facts(self) -> EngineFacts:

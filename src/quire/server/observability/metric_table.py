@@ -185,6 +185,12 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _gauge(
+        "recurrent_states",
+        "States of recurrent layers by use: free, snapshots that no request holds, held.",
+        "state",
+        twin=False,
+    ),
+    _gauge(
         "pinned_prefixes",
         "Pinned prefixes by state; those that are computing or lost hold no blocks.",
         "state",

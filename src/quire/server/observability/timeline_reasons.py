@@ -33,6 +33,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.QUEUED: Meaning("requests_ahead", TimelinePart.QUEUED),
     Reason.ROUTED: Meaning(),
     Reason.WAITS_FOR_BLOCKS: Meaning("blocks_short"),
+    Reason.WAITS_FOR_STATE: Meaning("states_short"),
     Reason.WAITS_FOR_SEQUENCE: Meaning("requests_running"),
     Reason.WAITS_FOR_BUDGET: Meaning("token_budget"),
     Reason.WAITS_AFTER_PREEMPTION: Meaning("requests_preempted"),
@@ -53,6 +54,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.MISS_DIFFERS: Meaning("first_token"),
     Reason.MISS_EVICTED: Meaning("first_token"),
     Reason.MISS_SALT: Meaning("first_token"),
+    Reason.MISS_STATE: Meaning("tokens_of_kv"),
     Reason.MISS_NEW: Meaning(),  # from where is said by the tokens reused
     Reason.PINNED: Meaning("blocks"),
     Reason.NOT_PINNED: Meaning("blocks_too_many"),

@@ -50,6 +50,8 @@ def engine_of(run: RecordedRun) -> EngineSetup:
         shape.groups,
         shape.max_chunk_tokens,
         shape.num_host_blocks,
+        num_states=shape.num_states,
+        snapshots=shape.snapshots,
     )
     return EngineSetup(run.start.scheduler, cache, run.is_overlapped)
 

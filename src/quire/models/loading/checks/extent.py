@@ -1,6 +1,8 @@
-"""Refuses configurations that describe far more than the files hold, before anything of that size
-is built: a file of some kilobytes may name a billion layers."""
+"""Compares what the files hold with the configuration. Where it describes far more, it is refused
+before anything of that size is built: a file of some kilobytes may name a billion layers."""
 
+import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +11,11 @@ from torch import nn
 from quire.models.config import CheckpointError
 from quire.models.loading.safetensors.stored_tensors import StoredTensor
 
+logger = logging.getLogger(__name__)
+
+MIB = 1 << 20
 SLACK, FREE = 2, 1 << 20
-"""The maximum number of missing weights that a refusal names."""
+"""A configuration may describe SLACK times the numbers in the files, and FREE beside."""
 
 
 def refuse_more_layers(folder: Path, num_layers: int, tensors: Sequence[StoredTensor]) -> None:
@@ -34,3 +39,18 @@ def refuse_more_weights(folder: Path, module: nn.Module, tensors: Sequence[Store
             f"{folder}: its configuration describes {num_wanted:,} weights, and its files hold "
             f"{num_stored:,}"
         )
+
+
+def log_left_out(module: nn.Module, tensors: Sequence[StoredTensor]) -> None:
+    """Log the weights of the files that the model's class leaves out by their names, such as heads
+    that predict further tokens, and parts that see."""
+    patterns = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()
+    for pattern in patterns:
+        found = [tensor for tensor in tensors if re.search(pattern, tensor.name)]
+        if found:
+            logger.info(
+                "left out: %d weights of %.1f MiB named %s, which generating text does not use",
+                len(found),
+                sum(tensor.num_bytes for tensor in found) / MIB,
+                pattern.lstrip("^"),
+            )

@@ -15,6 +15,7 @@ from quire.models.layers.frozen_rotary import freeze_rotary
 from quire.models.loading.checks.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
+    NUM_STATES,
     check_tokens,
     distance,
     hidden_size,
@@ -24,6 +25,7 @@ from quire.models.loading.checks.packing import (
 from quire.models.loading.checks.probe import ProbeResult, first_logits, probe
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.loading.support import layering, max_model_len
+from quire.models.recurrent.hook import attach_states
 from quire.models.states import show_states
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def measure(
     freeze_rotary(module, max_model_len(config), device)
     prepare(module, model_type)
     probed = probe(module, model_type, layering(config), tokens)
-    loaded = _with_hooks(module, _facts(config, probed), probed.kv_dtype, device)
+    loaded = _with_hooks(module, _facts(config, probed), probed, device)
     model = attach_small(loaded)
     facts = replace(loaded.facts, hidden_size=hidden_size(model, device))
     packed = logits_packed(model, tokens, device)
@@ -109,8 +111,8 @@ def measure(
 
 
 def attach_small(loaded: LoadedModel) -> HFModel:
-    """Return a model with blocks enough for the checks' two requests."""
-    return loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP)
+    """Return a model with blocks and states enough for the checks' two requests."""
+    return loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP, num_states=NUM_STATES)
 
 
 def _tokens(module: "PreTrainedModel", config: "PretrainedConfig") -> tuple[int, ...]:
@@ -122,7 +124,8 @@ def _tokens(module: "PreTrainedModel", config: "PretrainedConfig") -> tuple[int,
 def _facts(config: "PretrainedConfig", probed: ProbeResult) -> ModelFacts:
     return ModelFacts(
         model_type=config.model_type,
-        layers=probed.layers,
+        layers=tuple(probed.layers.values()),
+        recurrent=probed.recurrent,
         vocab_size=probed.logits.shape[-1],
         max_model_len=max_model_len(config),
         eos_token_ids=(),
@@ -132,11 +135,12 @@ def _facts(config: "PretrainedConfig", probed: ProbeResult) -> ModelFacts:
 
 
 def _with_hooks(
-    module: "PreTrainedModel", facts: ModelFacts, kv_dtype: torch.dtype, device: torch.device
+    module: "PreTrainedModel", facts: ModelFacts, probed: ProbeResult, device: torch.device
 ) -> LoadedModel:
     context = AttentionContext()
     for index, attention in attention_modules(module):
-        if index < facts.num_layers:
-            attach_hook(attention, PagedAttentionHook(facts.layers[index], context), context)
+        if index in probed.layers:
+            attach_hook(attention, PagedAttentionHook(probed.layers[index], context), context)
+    attach_states(module, context.recurrent)
     show_states(module, context)
-    return LoadedModel(module, context, facts, kv_dtype, device)
+    return LoadedModel(module, context, facts, probed.kv_dtype, device)

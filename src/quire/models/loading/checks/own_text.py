@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.models.config import FORWARD_ERRORS
 from quire.models.loading.checks.measure import ONE_GROUP
-from quire.models.loading.checks.packing import BLOCK_SIZE, logits_of
+from quire.models.loading.checks.packing import BLOCK_SIZE, NUM_STATES, logits_of
 from quire.models.loading.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class OwnText(NamedTuple):
     def loss(self, loaded: LoadedModel) -> Loss:
         """Return the change caused by the current weights of `loaded`."""
         count = len(self.token_ids)
-        model = loaded.attach(2 + count // BLOCK_SIZE, BLOCK_SIZE, ONE_GROUP)
+        num_blocks = 2 + count // BLOCK_SIZE
+        model = loaded.attach(num_blocks, BLOCK_SIZE, ONE_GROUP, num_states=NUM_STATES)
         found = logits_of(model, self.token_ids, range(count), loaded.device)
         before, after = (rows[:-1].float().log_softmax(-1) for rows in (self.logits, found))
         targets = torch.tensor(self.token_ids[1:], device=before.device)[:, None]

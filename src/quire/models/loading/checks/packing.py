@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch, Model
+from quire.models.recurrent.pieces import Pieces
 
 NUM_TOKENS = 12
 ROWS = range(1, NUM_TOKENS)
@@ -23,6 +25,8 @@ TABLES = ((1, 2, 3), (4, 5, 6))
 """The blocks of the request that is looked at, and of the one beside it."""
 NUM_BLOCKS = 7
 """The null block among them."""
+NUM_STATES = 3
+"""The null state, and one of each request."""
 
 
 def check_tokens(vocab_size: int) -> tuple[int, ...]:
@@ -47,7 +51,7 @@ def logits_of(
     `model` has blocks of BLOCK_SIZE for them behind the null block, all layers in one group.
     """
     blocks = tuple(range(1, 2 + len(tokens) // BLOCK_SIZE))
-    chunk = _Chunk(blocks, 0, tuple(tokens))
+    chunk = _Chunk(blocks, 1, 0, tuple(tokens))
     return model.forward(_batch([chunk], rows, device)).clone()
 
 
@@ -55,11 +59,11 @@ def logits_packed(model: Model, tokens: Sequence[int], device: torch.device) -> 
     """Return the logits of `logits_alone`, computed in three steps in which another request stands
     before, behind and again before this one."""
     own, other = tuple(tokens), tuple(reversed(tokens))
-    ours, theirs = TABLES
+    ours, theirs = ((table, 1 + index) for index, table in enumerate(TABLES))
     steps = (
-        ([_Chunk(theirs, 0, other[:3]), _Chunk(ours, 0, own[:5])], range(4, 8)),
-        ([_Chunk(ours, 5, own[5:9]), _Chunk(theirs, 3, other[3:5])], range(4)),
-        ([_Chunk(theirs, 5, other[5:6]), _Chunk(ours, 9, own[9:])], range(1, 4)),
+        ([_Chunk(*theirs, 0, other[:3]), _Chunk(*ours, 0, own[:5])], range(4, 8)),
+        ([_Chunk(*ours, 5, own[5:9]), _Chunk(*theirs, 3, other[3:5])], range(4)),
+        ([_Chunk(*theirs, 5, other[5:6]), _Chunk(*ours, 9, own[9:])], range(1, 4)),
     )
     return torch.cat([model.forward(_batch(*step, device)).clone() for step in steps])
 
@@ -83,7 +87,7 @@ def _centred(rows: Tensor) -> Tensor:
 
 def hidden_size(model: Model, device: torch.device) -> int:
     """Return the size of the states that the model shows, 0 if it shows none."""
-    batch = _batch([_Chunk(TABLES[0], 0, (0, 0))], (0,), device)
+    batch = _batch([_Chunk(TABLES[0], 1, 0, (0, 0))], (0,), device)
     try:
         _, states = model.forward_with_states(replace(batch, states_indices=batch.positions[1:]))
     except RuntimeError:
@@ -92,9 +96,11 @@ def hidden_size(model: Model, device: torch.device) -> int:
 
 
 class _Chunk(NamedTuple):
-    """The tokens of a request whose blocks are `table`, from position `start` on."""
+    """The tokens of a request from position `start` on. Its blocks are `table`, and the state of
+    its recurrent layers is `state_id`."""
 
     table: tuple[int, ...]
+    state_id: int
     start: int
     token_ids: tuple[int, ...]
 
@@ -112,12 +118,29 @@ def _batch(chunks: Sequence[_Chunk], logits_indices: Sequence[int], device: torc
         for position in places
     ]
     tables = [chunk.table for chunk in chunks]
+    starts = tuple(accumulate(map(len, positions), initial=0))
     return Batch(
         input_ids=longs([token for chunk in chunks for token in chunk.token_ids]),
         positions=longs([position for places in positions for position in places]),
         slots=(longs(slots),),
         block_tables=(torch.tensor(tables, dtype=torch.int32, device=device),),
-        query_starts=tuple(accumulate(map(len, positions), initial=0)),
+        query_starts=starts,
         context_lens=tuple(places.stop for places in positions),
         logits_indices=longs(list(logits_indices)),
+        pieces=_pieces(chunks, starts, device),
+    )
+
+
+def _pieces(chunks: Sequence[_Chunk], starts: Sequence[int], device: torch.device) -> Pieces:
+    """Return the pieces of a step in which each chunk is one: it goes on from its request's state,
+    or at the beginning from the null state."""
+
+    def ints(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return Pieces(
+        starts=ints(starts),
+        reads=ints([chunk.state_id if chunk.start else NULL_STATE for chunk in chunks]),
+        writes=ints([chunk.state_id for chunk in chunks]),
+        sequences=ints(range(len(chunks) + 1)),
     )

@@ -20,11 +20,13 @@ from quire.models.config import (
     CheckpointError,
     FailedCheck,
     LayerFacts,
+    RecurrentLayer,
     UnsupportedModel,
 )
 from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
 from quire.models.loading.checks.packing import NUM_TOKENS, ROWS
 from quire.models.loading.support import Layering
+from quire.models.recurrent.hook import recurrent_layers
 
 UNDERSTOOD = frozenset(
     {"dropout", "scaling", "sliding_window", "softcap", "s_aux", "position_ids"},
@@ -40,9 +42,14 @@ NO_TOKENS = (0,) * NUM_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The results of a probe."""
+    """The results of a probe.
 
-    layers: tuple[LayerFacts, ...]
+    layers: by their index in the module, the layers with attention, in their order.
+    recurrent: the layers that keep a state.
+    """
+
+    layers: Mapping[int, LayerFacts]
+    recurrent: tuple[RecurrentLayer, ...]
     kv_dtype: torch.dtype
     logits: Tensor
     """[len(ROWS), vocab_size], of `check_tokens`."""
@@ -68,13 +75,12 @@ class KeptKV(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeRecord:
-    """A record of what a forward has shown of the module's layers so far.
-
-    kept: the keys and values that each layer brought, and copies of them.
-    """
+    """A record of what a forward has shown of the module's layers so far. `recurrent` are those
+    that keep a state, which need not attend; `kept` are the keys and values that layers brought."""
 
     model_type: str
     layering: Layering
+    recurrent: tuple[RecurrentLayer, ...] = ()
     layers: dict[int, LayerFacts] = field(default_factory=dict)
     dtypes: set[torch.dtype] = field(default_factory=set)
     kept: dict[int, KeptKV] = field(default_factory=dict)
@@ -92,11 +98,30 @@ class ProbeRecord:
     def refuse(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(self.model_type, why)
 
+    def numbered(self) -> dict[int, LayerFacts]:
+        """Return the layers with attention by their index in the module, each with its index among
+        themselves."""
+        numbers: dict[int | None, int] = {
+            index: own for own, index in enumerate(sorted(self.layers))
+        }
+        return {
+            index: replace(layer, index=numbers[index], kv_source=numbers.get(layer.kv_source))
+            for index, layer in sorted(self.layers.items())
+        }
+
+    def refuse_without_positions(self, module: nn.Module) -> None:
+        """Raise UnsupportedModel for a module with attention that takes no positions."""
+        takes_positions = "position_ids" in signature(module.forward).parameters
+        if self.layering.has_attention and not takes_positions:
+            raise self.refuse("they take a token's place in the row for its position")
+
     def refuse_incomplete(self) -> None:
         num_layers = self.layering.num_layers
         if max(self.layers, default=0) >= num_layers:
             raise self.refuse(f"more layers attend than the {num_layers} configured")
-        silent = sorted(set(range(num_layers)) - set(self.layers))
+        stateful = {layer.index for layer in self.recurrent}
+        attending = {index for index in range(num_layers) if self.layering.attends(index)}
+        silent = sorted(attending - stateful - set(self.layers))
         if silent:
             raise self.refuse(f"layers {silent} of {num_layers} do not call the attention function")
         if len(self.dtypes) > 1:
@@ -155,14 +180,14 @@ def probe(
     module: nn.Module, model_type: str, layering: Layering, tokens: Sequence[int]
 ) -> ProbeResult:
     """Measure a prepared module (`hf.prepare`). Raises UnsupportedModel for what is not served."""
-    record = ProbeRecord(model_type, layering)
+    record = ProbeRecord(model_type, layering, recurrent_layers(module))
     with _recording(module, record) as positions:
         logits = first_logits(module, model_type, tokens, position_ids=positions[None])
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
         raise FailedCheck(model_type, f"logits overflow in {logits.dtype}", OTHER_DTYPE)
-    layers = tuple(record.layers[index] for index in range(layering.num_layers))
-    return ProbeResult(layers, record.dtypes.pop(), logits)
+    dtype = record.dtypes.pop() if record.dtypes else logits.dtype
+    return ProbeResult(record.numbered(), record.recurrent, dtype, logits)
 
 
 def probe_without_weights(
@@ -173,7 +198,7 @@ def probe_without_weights(
     Where a forward needs numbers, as to choose an expert, only what came before is checked. Returns
     the layers that were seen.
     """
-    record = ProbeRecord(model_type, layering)
+    record = ProbeRecord(model_type, layering, recurrent_layers(module))
     prepare(module, model_type)
     with _recording(module, record) as positions:
         try:
@@ -187,8 +212,7 @@ def probe_without_weights(
 @contextmanager
 def _recording(module: nn.Module, record: ProbeRecord) -> Iterator[Tensor]:
     """Give each attention module a `RecordingHook`, and yield the positions of the tokens."""
-    if "position_ids" not in signature(module.forward).parameters:
-        raise record.refuse("they take a token's place in the row for its position")
+    record.refuse_without_positions(module)
     device = next(module.parameters()).device
     positions = torch.arange(NUM_TOKENS, device=device)
     context = AttentionContext(positions=positions)
@@ -222,13 +246,16 @@ def first_logits(
 
 @torch.inference_mode()
 def _forward(module: nn.Module, tokens: Sequence[int], **options: Tensor) -> Tensor:
+    from quire.models.loading import pretrained
+
     device = next(module.parameters()).device
-    logits: Tensor = module(
-        input_ids=torch.tensor([tokens], device=device),
-        use_cache=False,
-        logits_to_keep=torch.tensor(ROWS, device=device),
-        **options,
-    ).logits
+    with pretrained.quiet():  # it advises to install kernels of recurrent layers, which stay unused
+        logits: Tensor = module(
+            input_ids=torch.tensor([tokens], device=device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(ROWS, device=device),
+            **options,
+        ).logits
     return logits
 
 

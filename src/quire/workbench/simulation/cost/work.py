@@ -8,7 +8,7 @@ def work_of(step: Step) -> StepWork:
     """Return the work of a step. A chunk of one token behind others decodes."""
     chunks = step.chunks
     num_prefill = num_decode = num_context = num_pairs = 0
-    for _, start, num_tokens, _, _ in chunks:
+    for _, start, num_tokens, *_ in chunks:
         if num_tokens == 1 and start:
             num_decode += 1
             num_context += start + 1

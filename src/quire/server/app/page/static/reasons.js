@@ -10,6 +10,7 @@ export const REASONS = {
   queued: (n) => n ? `Queued behind ${counted(n, "request")}.` : "Queued as the first.",
   routed: (n, by) => `Given to replica${by}.`,
   waits_for_blocks: (n, by) => `Waits for ${counted(n, "block")} of KV memory${behind(by)}.`,
+  waits_for_state: (n, by) => `Waits, since requests hold all states${behind(by)}.`,
   waits_for_sequence: (n, by) =>
     `Waits, since ${counted(n, "request")} run, as many as may (--max-num-seqs)${behind(by)}.`,
   waits_for_budget: (n, by) =>
@@ -36,6 +37,7 @@ export const REASONS = {
   miss_differs: (n) => `No more was cached: from token ${n} on it differs from what is.`,
   miss_evicted: (n) => `No more was cached: from token ${n} on it was, but has been evicted.`,
   miss_salt: (n) => `No more was cached: from token ${n} on it is, but for others.`,
+  miss_state: (n) => `No more was used: K and V of ${tokens(n)} are cached, no state there.`,
   miss_new: () => "No more was cached: nothing like it was seen before.",
   pinned: (n) => `Pinned, ${counted(n, "block")}.`,
   not_pinned: (n) => `Not pinned: others were meanwhile, ${counted(n, "block")} too many.`,

@@ -1,0 +1,32 @@
+"""The short convolutions of LFM2 (arXiv 2511.23404): a gate before a causal convolution of each
+channel, and one behind it."""
+
+from torch import Tensor, nn
+
+from quire.cache.spec import StateSpec
+from quire.models.recurrent.family import RecurrentStep
+
+
+class ShortConv:
+    """Implements `RecurrentFamily`."""
+
+    class_names = frozenset({"Lfm2ShortConv", "Lfm2MoeShortConv"})
+
+    def state(self, part: nn.Module) -> StateSpec:
+        channels, _, width = part.get_parameter("conv.weight").shape
+        return StateSpec(((channels, width - 1),))
+
+    def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
+        before, behind, inner = part.get_submodule("in_proj")(rows).chunk(3, dim=-1)
+        conv = part.get_submodule("conv")
+        bias = conv.bias
+        mixed = step.kernels.causal_conv(
+            before * inner,
+            conv.get_parameter("weight").squeeze(1),
+            bias if isinstance(bias, Tensor) else None,
+            step.states[0],
+            step.pieces,
+            is_activated=False,
+        )
+        out: Tensor = part.get_submodule("out_proj")(behind * mixed)
+        return out

@@ -1,0 +1,73 @@
+"""The states of all recurrent layers: a row for each state, with the parts of its layers one after
+another, so that a state is one range of memory.
+
+row        layer 0                    layer 1                   layer 4
+state 0    0 0 0 0   0 0 0 0 0 0      0 0 0 0  0 0 0 0 0 0      ...       the null state
+state 1    rows of   matrix of
+           a tail    each head
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from quire.cache.spec import STATE_ELEMENT_BYTES
+from quire.models.config import RecurrentLayer
+from quire.models.kv.huge_pages import zeros_on_touch
+
+
+@dataclass(frozen=True, slots=True)
+class StateStore:
+    """The states of a model's recurrent layers, in float32.
+
+    rows: [num_states, elements of all layers]. Row 0 is the null state, and stays zero.
+    parts: by the index of the layer, the parts of its states as views of `rows`, each
+        [num_states, *shape] for a shape of the layer's `StateSpec`.
+    """
+
+    rows: Tensor
+    parts: Mapping[int, tuple[Tensor, ...]]
+
+    @property
+    def num_states(self) -> int:
+        return len(self.rows)
+
+    @property
+    def state_bytes(self) -> int:
+        return self.rows.shape[1] * STATE_ELEMENT_BYTES
+
+
+def build_state_store(
+    layers: Sequence[RecurrentLayer],
+    num_states: int,
+    *,
+    device: torch.device,
+    huge_pages: bool = True,
+) -> StateStore:
+    """Allocate `num_states` zeroed states on `device`; on a CPU they take memory when they are
+    first written. Raises ValueError without room for the null state and another one."""
+    if num_states < 2:
+        raise ValueError(f"{num_states} states: a model with recurrent layers needs 2 at least")
+    num_elements = sum(layer.state.num_elements for layer in layers)
+    if device.type == "cpu":
+        num_bytes = num_states * num_elements * STATE_ELEMENT_BYTES
+        memory = zeros_on_touch(num_bytes, huge_pages=huge_pages).view(torch.float32)
+        rows = memory.view(num_states, num_elements)
+    else:
+        rows = torch.zeros(num_states, num_elements, device=device)
+    return StateStore(rows, _views(rows, layers))
+
+
+def _views(rows: Tensor, layers: Sequence[RecurrentLayer]) -> dict[int, tuple[Tensor, ...]]:
+    parts, first = {}, 0
+    for layer in layers:
+        views = []
+        for shape in layer.state.shapes:
+            end = first + prod(shape)
+            views.append(torch.unflatten(rows[:, first:end], 1, shape))
+            first = end
+        parts[layer.index] = tuple(views)
+    return parts

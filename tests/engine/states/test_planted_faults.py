@@ -1,0 +1,129 @@
+"""Faults planted on purpose in the states of recurrent layers, each of which the invariants must
+see."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from quire.cache.admission import ComputedBlocks
+from quire.cache.block_pool import AccountsError
+from quire.cache.block_table import BlockTable
+from quire.cache.chain import Chain
+from quire.cache.kv_cache import KVCache
+from quire.cache.states.state_cache import StateCache
+from quire.cache.states.state_use import NULL_STATE, StateUse
+from quire.models.recurrent.pieces import Pieces
+from quire.models.toy import ToyModel, Words
+from tests.engine.invariants import arrivals, bursts, check_invariants, recurrent_shapes
+from tests.engine.toy_engine import Arrival, Shape
+
+
+def search(max_examples: int) -> None:
+    """The invariant over a fixed set of cases, stopping at the first that breaks it."""
+
+    @settings(max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate])
+    @given(recurrent_shapes(), st.one_of(arrivals(), bursts()))
+    def invariant(shape: Shape, script: list[Arrival]) -> None:
+        check_invariants(replace(shape, caches_prefixes=True), script)
+
+    invariant()
+
+
+def takes_a_snapshot_one_token_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = StateCache.plan
+
+    def late(cache: StateCache, table: BlockTable, start: int, end: int) -> StateUse:
+        use = plan(cache, table, start, end)
+        moved = [each._replace(end=min(each.end + 1, end)) for each in use.writes]
+        return use._replace(writes=tuple(moved))
+
+    monkeypatch.setattr(StateCache, "plan", late)
+
+
+def keeps_states_in_fewer_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bfloat16 does, where the state is computed in float32."""
+    carried = ToyModel._carried
+
+    def rounded(model: ToyModel, layer: int, hidden: Words, pieces: Pieces) -> Words:
+        after = carried(model, layer, hidden, pieces)
+        model._states &= np.uint64(0xFFFFFFFFFFFF0000)
+        return after
+
+    monkeypatch.setattr(ToyModel, "_carried", rounded)
+
+
+def writes_a_snapshot_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request goes on where it found a snapshot."""
+    plan = StateCache.plan
+
+    def in_place(cache: StateCache, table: BlockTable, start: int, end: int) -> StateUse:
+        use = plan(cache, table, start, end)
+        if use.read == NULL_STATE or len(use.writes) > 1:
+            return use
+        states = table.states
+        assert states is not None
+        if states.current != use.read:
+            write = use.writes[0]
+            states.live, states.current = use.read, use.read
+            states.kept = [each._replace(state_id=write.state_id) for each in states.kept]
+            return use._replace(writes=(write._replace(state_id=use.read),))
+        return use
+
+    monkeypatch.setattr(StateCache, "plan", in_place)
+
+
+def hits_on_keys_and_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(
+        cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool
+    ) -> ComputedBlocks:
+        return cache._finder.prefix(chain, num_reusable, use_host=use_host)
+
+    monkeypatch.setattr(KVCache, "_found", trusting)
+
+
+def goes_on_from_an_older_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks that are found say how far, and the state is one of before."""
+    found = KVCache._found
+
+    def hasty(cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool) -> ComputedBlocks:
+        right = found(cache, chain, num_reusable, use_host=use_host)
+        older = cache._states.find(chain, right.num_cached_blocks - 1) if cache._states else None
+        if right.state is None or older is None:
+            return right
+        return right._replace(state=right.state._replace(state_id=older.state_id))
+
+    monkeypatch.setattr(KVCache, "_found", hasty)
+
+
+def gives_states_back_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is read by a step that another request writes in."""
+
+    def careless(cache: StateCache, states: object, end: int) -> None:
+        current, live = getattr(states, "current", 0), getattr(states, "live", 0)
+        if current not in (NULL_STATE, live):
+            cache._pool.release(current)
+
+    monkeypatch.setattr(StateCache, "_pass", careless)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        takes_a_snapshot_one_token_late,
+        keeps_states_in_fewer_bits,
+        writes_a_snapshot_that_others_read,
+        hits_on_keys_and_values_alone,
+        goes_on_from_an_older_snapshot,
+        gives_states_back_too_early,
+    ],
+)
+def test_planted_fault_of_states_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError, ValueError, IndexError, KeyError)):
+        search(max_examples=4000)
