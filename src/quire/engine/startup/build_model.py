@@ -161,7 +161,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
     _log_facts(facts, plan.capacity.layout)
-    runner = build_runner(config, facts, recorded.model, vocabulary)
+    runner = build_runner(config, facts, plan.capacity.layout, recorded.model, vocabulary)
     return assemble(start.local_config, facts, plan.capacity.layout, runner, timer.clock), facts
 
 
@@ -223,7 +223,7 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
         num_blocks=1, block_size=block_size, options=config.kv_options, num_states=num_states
     )
     batches = NullBatches(
-        block_size, len(sizing.layout.groups), loaded.device, has_states=num_states > 0
+        block_size, len(sizing.layout.tables), loaded.device, has_states=num_states > 0
     )
     batch = batches.chunk(0, num_tokens)
     try:
@@ -249,7 +249,7 @@ def _warm_up(model: Model, plan: KVPlan, device: torch.device, graph_device: Gra
     capacity, longest = plan.capacity, plan.limits.max_model_len
     batches = NullBatches(
         capacity.block_size,
-        len(capacity.layout.groups),
+        len(capacity.layout.tables),
         device,
         has_states=capacity.num_states > 0,
     )

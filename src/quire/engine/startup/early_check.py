@@ -28,7 +28,7 @@ INDEX_BYTES = 8
 
 def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
     """Return the least bytes that a token of a step takes: logits, id, position and slots."""
-    return vocab_size * dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    return vocab_size * dtype_bytes + (2 + len(layout.tables)) * INDEX_BYTES
 
 
 def check_before_load(
@@ -105,7 +105,7 @@ def _check_attention(
 ) -> None:
     if preview.dtype is None:
         return
-    token_kvs = () if layout is None else layout.token_kvs
+    token_kvs = [] if layout is None else [form.token_kv for form in layout.forms]
     site = AttentionSetup(
         device,
         choose_codec(options.dtype, preview.dtype),
