@@ -18,10 +18,10 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.config_layout import layout_from_config
-from quire.models.recurrent.config_states import states_from_config
 from quire.models.loading.outline import Outline, OutlineOptions, outline
 from quire.models.loading.weight_files import read_headers, weight_bytes
 from quire.models.parallel.plan import plan_shards
+from quire.models.recurrent.config_states import states_from_config
 from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint, tiny_config
 from tests.models.driver import generate_greedy, load
