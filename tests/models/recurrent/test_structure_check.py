@@ -10,6 +10,7 @@ from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
 from tests.models.families import Fields
 
+TURNS = (["conv", "conv", "full_attention"] * 8)[:24]
 LAYERS = (["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 4) * 4
 PUBLISHED: dict[str, Fields] = {
     "bamba": {"attn_layer_indices": [9, 18, 27]},
@@ -27,9 +28,16 @@ PUBLISHED: dict[str, Fields] = {
     "granitemoehybrid": {"layer_types": LAYERS, "num_hidden_layers": 40},
     "jamba": {},
     "kimi_linear": {},
+    "lfm2": {"num_hidden_layers": 16, "layer_types": TURNS[:16], "hidden_size": 1024},
+    "lfm2_moe": {"num_hidden_layers": 24, "layer_types": TURNS, "num_dense_layers": 2},
     "mamba": {},
     "mamba2": {},
     "nemotron_h": {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEM-"},
+    "olmo_hybrid": {},
+    "qwen3_5": {},
+    "qwen3_5_moe": {},
+    "qwen3_5_text": {},
+    "qwen3_next": {},
     "zamba2": {"num_mem_blocks": 2, "n_mamba_heads": 80},
 }
 """Sizes as published, or nearly."""
