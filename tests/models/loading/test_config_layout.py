@@ -24,7 +24,6 @@ from quire.models.loading.preview import Preview, look_ahead
 from quire.models.loading.weight_files import read_headers, stored_float_bytes, weight_bytes
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.quantised.w8a8 import W8A8Kernel
-from quire.models.recurrent.config_states import states_from_config
 from quire.models.target import Target
 from tests.instructions import library_of
 from tests.long import long_but_for
