@@ -81,6 +81,7 @@ def parameter_bytes(module: nn.Module) -> int:
 TOLD = (
     *("llama", "qwen2", "qwen2, windows in the upper layers", "qwen3", "mistral"),
     *("mistral, window", "phi3", "phi3, window", "gpt_neox", "gpt2", "gemma2", "gemma3_text"),
+    *("gemma3n_text", "gemma4_text", "gemma4_text, layers that share K and V", "mimo_v2_flash"),
     *("olmo2", "mixtral", "qwen3_moe", "gpt_oss", "llama4_text", "cohere2", "deepseek_v3"),
     *(name for name, family in SERVED.items() if "state" in family.attention),
 )
@@ -91,7 +92,7 @@ def token_kvs_and_patterns(**fields: object) -> tuple[set[TokenKV], list[Attenti
     if layout is None:
         return None
     by_layer = {layer: group.pattern for group in layout.groups for layer in group.layers}
-    return set(layout.token_kvs), [by_layer[layer] for layer in sorted(by_layer)]
+    return {form.token_kv for form in layout.forms}, [by_layer[layer] for layer in sorted(by_layer)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_what_is_not_said_of_heads_is_worked_out(
 def test_the_old_names_of_gpt_are_known() -> None:
     config = SimpleNamespace(n_layer=3, n_embd=48, n_head=6)
     layout = layout_from_config(config, KVOptions(), dtype_bytes=4)
-    assert layout is not None and set(layout.token_kvs) == {TokenKV(6, 8, 8, 4)}
+    assert layout is not None and layout.forms == ((TokenKV(6, 8, 8, 4), 1),)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,11 @@ Clock = Callable[[], float]
 
 
 def build_runner(
-    config: EngineConfig, facts: EngineFacts, model: Model, vocabulary: GrammarVocabulary | None
+    config: EngineConfig,
+    facts: EngineFacts,
+    layout: Layout,
+    model: Model,
+    vocabulary: GrammarVocabulary | None,
 ) -> Runner:
     """Return a runner over a model that has its KV cache. Without a vocabulary grammars fail."""
     runner_config = RunnerConfig(
@@ -35,7 +39,7 @@ def build_runner(
         max_num_blocks=-(-facts.max_model_len // facts.block_size),
         block_size=facts.block_size,
         device=facts.device,
-        num_groups=len(facts.memory.layer_groups),
+        tables=layout.tables,
         cuts_prompts=facts.is_causal,
         disabled=config.model.disable_optimizations,
     )

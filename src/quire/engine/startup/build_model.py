@@ -53,7 +53,7 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
-from quire.engine.startup.state_plan import LEAST_STATES
+from quire.engine.startup.state_plan import LEAST_STATES, check_states
 from quire.engine.startup.weights_cache import check_weights_cache
 from quire.models.batch import Model
 from quire.models.graphs.capture import GraphDevice
@@ -127,6 +127,8 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     limits = _limits_before_load(start)
     timer.end("outline")
     loaded, vocabulary = _load(start)
+    if loaded.local.facts.recurrent:
+        check_states(config.memory)
     sizing = Sizing(config, loaded.local, limits)
     footprint = _profile(sizing, loaded, on_progress)
     timer.end("profile")
@@ -159,7 +161,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
     _log_facts(facts, plan.capacity.layout)
-    runner = build_runner(config, facts, recorded.model, vocabulary)
+    runner = build_runner(config, facts, plan.capacity.layout, recorded.model, vocabulary)
     return assemble(start.local_config, facts, plan.capacity.layout, runner, timer.clock), facts
 
 
@@ -221,7 +223,7 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
         num_blocks=1, block_size=block_size, options=config.kv_options, num_states=num_states
     )
     batches = NullBatches(
-        block_size, len(sizing.layout.groups), loaded.device, has_states=num_states > 0
+        block_size, len(sizing.layout.tables), loaded.device, has_states=num_states > 0
     )
     batch = batches.chunk(0, num_tokens)
     try:
@@ -247,7 +249,7 @@ def _warm_up(model: Model, plan: KVPlan, device: torch.device, graph_device: Gra
     capacity, longest = plan.capacity, plan.limits.max_model_len
     batches = NullBatches(
         capacity.block_size,
-        len(capacity.layout.groups),
+        len(capacity.layout.tables),
         device,
         has_states=capacity.num_states > 0,
     )

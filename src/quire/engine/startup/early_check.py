@@ -13,7 +13,7 @@ from quire.cache.sizing import MIB, KVCapacity
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.devices.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
-from quire.engine.startup.state_plan import LEAST_STATES
+from quire.engine.startup.state_plan import LEAST_STATES, check_states
 from quire.engine.startup.swap_space import swap_space
 from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name
@@ -28,7 +28,7 @@ INDEX_BYTES = 8
 
 def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
     """Return the least bytes that a token of a step takes: logits, id, position and slots."""
-    return vocab_size * dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    return vocab_size * dtype_bytes + (2 + len(layout.tables)) * INDEX_BYTES
 
 
 def check_before_load(
@@ -42,6 +42,8 @@ def check_before_load(
     than they do: steps as small as they may be, and no memory for weights that a host maps from
     their files. `memory` is that of `device`.
     """
+    if preview.state_bytes:
+        check_states(config.memory)
     layout = preview.layout(config.kv_options)
     if memory.is_host:
         memory = memory.share(config.model.tensor_parallel_size)
@@ -103,7 +105,7 @@ def _check_attention(
 ) -> None:
     if preview.dtype is None:
         return
-    token_kvs = () if layout is None else layout.token_kvs
+    token_kvs = [] if layout is None else [form.token_kv for form in layout.forms]
     site = AttentionSetup(
         device,
         choose_codec(options.dtype, preview.dtype),

@@ -14,11 +14,11 @@ from quire.models.recurrent.pieces import Pieces
 @dataclass(frozen=True, slots=True)
 class NullBatches:
     """Makes batches of one chunk, shaped as a runner shapes them, for a model on `device` whose KV
-    cache has blocks of `block_size` tokens in each of `num_groups` layer groups. Where it
-    `has_states`, the first state after the null state is written."""
+    cache has blocks of `block_size` tokens, and whose layers attend by `num_tables` block tables.
+    Where it `has_states`, the first state after the null state is written."""
 
     block_size: int
-    num_groups: int
+    num_tables: int
     device: torch.device
     has_states: bool = False
 
@@ -32,8 +32,8 @@ class NullBatches:
         return Batch(
             input_ids=torch.zeros_like(positions),
             positions=positions,
-            slots=(torch.zeros_like(positions),) * self.num_groups,
-            block_tables=(table,) * self.num_groups,
+            slots=(torch.zeros_like(positions),) * self.num_tables,
+            block_tables=(table,) * self.num_tables,
             query_starts=(0, num_tokens),
             context_lens=(end,),
             logits_indices=positions - start,
