@@ -61,7 +61,7 @@ def test_models_without_recurrent_layers_have_no_states() -> None:
 
 def test_states_of_unknown_layers_are_not_known() -> None:
     config = tiny_config(SERVED["qwen3_next"])
-    config.model_type = "of-a-test"
+    setattr(config, "model_type", "of-a-test")  # noqa: B010
     assert states_from_config(config) is None
 
 
