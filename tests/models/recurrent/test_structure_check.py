@@ -1,20 +1,13 @@
 """Models with recurrent layers are checked by small copies before their weights are read, whatever
-their size, and faults of states show there."""
+their size."""
 
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
-from quire.cache.states.state_use import NULL_STATE
-from quire.models.config import FailedCheck
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
-from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
-from quire.models.recurrent.pieces import Pieces
-from quire.models.recurrent.reference.kernels import ReferenceKernels
 from tests.models.families import Fields
 
 TURNS = (["conv", "conv", "full_attention"] * 8)[:24]
@@ -57,33 +50,3 @@ def check(config: PretrainedConfig) -> bool:
 @pytest.mark.parametrize("model_type", PUBLISHED)
 def test_a_model_of_published_size_has_a_small_copy(model_type: str) -> None:
     assert check(AutoConfig.for_model(model_type, **PUBLISHED[model_type]))
-
-
-def forgetful(pieces: Pieces) -> Pieces:
-    """Pieces that all begin with the null state."""
-    reads = torch.full_like(pieces.reads, NULL_STATE)
-    return Pieces(pieces.starts, reads, pieces.writes, pieces.sequences)
-
-
-@pytest.mark.parametrize("model_type", ["mamba", "mamba2"])
-def test_a_state_that_is_forgotten_between_steps_is_seen(
-    model_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scan, space = ReferenceKernels.selective_scan, ReferenceKernels.state_space
-
-    def scan_anew(
-        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
-    ) -> Tensor:
-        assert isinstance(self, ReferenceKernels)
-        return scan(self, inputs, states, forgetful(pieces))
-
-    def space_anew(
-        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
-    ) -> Tensor:
-        assert isinstance(self, ReferenceKernels)
-        return space(self, inputs, states, forgetful(pieces))
-
-    monkeypatch.setattr(ReferenceKernels, "selective_scan", scan_anew)
-    monkeypatch.setattr(ReferenceKernels, "state_space", space_anew)
-    with pytest.raises(FailedCheck, match="change each other"):
-        check(AutoConfig.for_model(model_type))
