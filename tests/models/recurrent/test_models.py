@@ -145,7 +145,7 @@ def exchange(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize("fault", [forget, exchange])
-@pytest.mark.parametrize("name", IN_EVERY_RUN)
+@pytest.mark.parametrize("name", [*IN_EVERY_RUN, "mamba", "mamba2"])
 def test_checks_at_load_see_wrong_states(
     name: str, fault: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
