@@ -28,12 +28,15 @@ DRIVERS_FOLDER = Path(__file__).parent / "sanitized"
 DRIVERS = [
     *(
         (name, isa)
-        for name in ("attention", "sampling", "bf16_storage", "w8a32", "grouped", "fused")
+        for name in (
+            *("attention", "sampling", "bf16_storage", "w8a32", "grouped", "fused"),
+            *("convolution", "delta_rule", "scans"),
+        )
         for isa in FLAGS
     ),
     *((name, isa) for name in ("compressed_bf16", "w8a8", "w4a8") for isa in ("avx512", "amx")),
 ]
-IN_EVERY_RUN = ("sampling", "bf16_storage", "w8a32", "fused")
+IN_EVERY_RUN = ("sampling", "bf16_storage", "w8a32", "fused", "delta_rule", "scans")
 """They have rows in pieces and ends of any size, as the others have."""
 FEW, MANY = 25, 300
 """Random calls: of the kernels of this machine in every run, of all in `make long`."""

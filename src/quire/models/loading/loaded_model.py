@@ -15,7 +15,7 @@ from quire.models.hf import HFModel
 from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
-from quire.models.recurrent.reference.kernels import ReferenceKernels
+from quire.models.recurrent.choice import choose_recurrent_kernels
 from quire.models.recurrent.state_store import build_state_store
 
 DEFAULT_KV = KVOptions()
@@ -78,7 +78,8 @@ class LoadedModel:
         states = build_state_store(
             self.facts.recurrent, num_states, device=self.device, huge_pages=options.huge_pages
         )
-        return replace(model, states=states, kernels=ReferenceKernels())
+        kernels = choose_recurrent_kernels(self.device, self.kv_dtype, options.disabled)
+        return replace(model, states=states, kernels=kernels)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""

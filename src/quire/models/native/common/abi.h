@@ -256,6 +256,77 @@ QUIRE_FUNCTION(int64_t, quire_decoder_scratch, (const DecoderCall* call))
 // Returns 0, or 1 where a slot or a block that is to be used lies outside of a store.
 QUIRE_FUNCTION(int, quire_decoder, (const DecoderCall* call))
 
+// --- recurrent/: layers with a state in place of K and V; strides count elements, and what follows a
+// stride is dense
+
+// The P pieces of a step in S sequences.
+QUIRE_STRUCT(StatePieces,
+    const int32_t *starts, *reads, *writes, *sequences;  // [P + 1], [P], [P], [S + 1]
+    int64_t num_pieces, num_seqs, num_tokens;
+)
+
+// One part of the states of a layer: the first of each begins `stride` after that of the one before.
+QUIRE_STRUCT(StateStore,
+    float* states;
+    int64_t num_states, stride;
+)
+
+// All functions that take a call return 0, or 1 where a piece lies outside of the tokens or a state
+// outside of the store: then nothing has been read or written. Its scratch is as many bytes as the
+// function beside it returns, for each of the threads.
+
+// --- recurrent/convolution.cpp
+
+QUIRE_STRUCT(ConvolutionCall,
+    const StatePieces* pieces;
+    const StateStore* store;  // [channels, width - 1]
+    const void *rows, *weight, *bias;  // [num_tokens, channels], [channels, width], [channels] or null
+    void* out;                // [num_tokens, channels]
+    void* scratch;
+    int64_t row_stride, channels, width, is_activated, is_bf16, num_threads;
+)
+
+QUIRE_FUNCTION(int64_t, quire_convolution_scratch, (const ConvolutionCall* call))
+// Causal convolution, through SiLU if `is_activated`.
+QUIRE_FUNCTION(int, quire_convolution, (const ConvolutionCall* call))
+
+// --- recurrent/delta_rule.cpp
+
+QUIRE_STRUCT(DeltaRuleCall,
+    const StatePieces* pieces;
+    const StateStore* store;         // [heads, key_size, value_size]
+    const void *query, *key, *value; // [num_tokens, key_heads, key_size], [num_tokens, heads, value_size]
+    const float* decay;              // the logarithm: [num_tokens, heads], or [.., heads, key_size]
+    const void* beta;                // [num_tokens, heads]
+    void* out;                       // [num_tokens, heads, value_size]
+    void* scratch;
+    int64_t query_stride, key_stride, value_stride, decay_stride, beta_stride;
+    int64_t key_heads, heads, key_size, value_size, is_by_channel, is_bf16, num_threads;
+)
+
+QUIRE_FUNCTION(int64_t, quire_delta_rule_scratch, (const DeltaRuleCall* call))
+// The gated delta rule (Yang et al., 2024) over normalised queries and keys.
+QUIRE_FUNCTION(int, quire_delta_rule, (const DeltaRuleCall* call))
+
+// --- recurrent/scans.cpp
+
+// Steps are [num_tokens, heads] and rates [heads], or if `is_selective` [num_tokens, channels] and
+// [channels, state_size], where channels are heads * head_size; so is `skip`, or null.
+QUIRE_STRUCT(ScanCall,
+    const StatePieces* pieces;
+    const StateStore* store;  // [heads, head_size, state_size]
+    const void *rows, *b, *c; // [num_tokens, channels], [num_tokens, groups, state_size]
+    const float *steps, *rates, *skip;
+    void* out;                // [num_tokens, channels]
+    void* scratch;
+    int64_t row_stride, step_stride, b_stride, c_stride;
+    int64_t heads, head_size, groups, state_size, is_selective, is_bf16, num_threads;
+)
+
+QUIRE_FUNCTION(int64_t, quire_scan_scratch, (const ScanCall* call))
+// The state space of Mamba-2 (Dao and Gu, 2024), or if `is_selective` that of Mamba (Gu and Dao, 2023).
+QUIRE_FUNCTION(int, quire_scan, (const ScanCall* call))
+
 // --- sampling/sampling.cpp
 
 // The sampling parameters of a row. Temperature 0: the likeliest; top_k of the whole vocabulary,

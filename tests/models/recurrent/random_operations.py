@@ -1,0 +1,160 @@
+"""Operations of recurrent layers of random sizes, and how far their float32 results may be from the
+exact ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
+from quire.models.recurrent.pieces import Pieces
+from tests.models.recurrent.cuts import Inputs
+
+ROUNDING = 2.0**-24
+FUNCTION_ERROR = 8
+"""Roundings that the error of an exponential, a root or a quotient amounts to at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOperation:
+    """An operation of some sizes.
+
+    state_shape: the shape of one state.
+    draw: returns the inputs of a sequence of some tokens, in a dtype.
+    apply: computes them by kernels.
+    terms: the most products in a sum.
+    growth: whether an error in a state stays in all later ones.
+    """
+
+    name: str
+    state_shape: tuple[int, ...]
+    draw: Callable[[int, torch.dtype, torch.Generator], Inputs]
+    apply: Callable[[RecurrentKernels, Inputs, Tensor, Pieces], Tensor]
+    terms: int
+    growth: bool = True
+
+    def relative_error(self, num_tokens: int) -> float:
+        """Return how far two float32 computations may be apart after some tokens, in parts of the
+        largest number that is added.
+
+        A sum of n products in any order is within n roundings of the exact one (Higham, Accuracy
+        and Stability of Numerical Algorithms, 3.1), and a token has two such sums, and products
+        with a few functions. A later step multiplies a state by an operator whose norm is 1 at
+        most: exp of no positive number, and in the delta rule I - beta k k^T with |k| <= 1 and beta
+        between 0 and 1. So errors of tokens add up, and those of two computations.
+        """
+        one_token = 2 * self.terms + 4 * FUNCTION_ERROR
+        return 2 * ROUNDING * one_token * (num_tokens if self.growth else 1)
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+SIZES = st.one_of(st.integers(1, 70), st.sampled_from([8, 16, 32, 64, 128]))
+"""Whole vectors of all instruction sets, and ends of them."""
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> RandomOperation:
+    channels = draw(st.one_of(SIZES, st.integers(200, 600)))
+    width, has_bias, is_activated = (
+        draw(st.integers(2, 6)),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    fixed = torch.Generator().manual_seed(channels)
+    weight, bias = normal(fixed, channels, width), normal(fixed, channels)
+
+    def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        return (normal(generator, num_tokens, channels).to(dtype),)
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        dtype = inputs[0].dtype
+        return kernels.causal_conv(
+            inputs[0],
+            weight.to(dtype),
+            bias.to(dtype) if has_bias else None,
+            states,
+            pieces,
+            is_activated=is_activated,
+        )
+
+    shape = (channels, width - 1)
+    return RandomOperation("convolution", shape, draw_rows, apply, width + 1, growth=False)
+
+
+@st.composite
+def delta_rules(draw: st.DrawFn) -> RandomOperation:
+    key_heads, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    key_size, value_size, by_channel = draw(SIZES), draw(SIZES), draw(st.booleans())
+    heads = key_heads * shared
+
+    def draw_heads(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        rates = (heads, key_size) if by_channel else (heads,)
+        return (
+            normal(generator, num_tokens, key_heads, key_size).to(dtype),
+            normal(generator, num_tokens, key_heads, key_size).to(dtype),
+            normal(generator, num_tokens, heads, value_size).to(dtype),
+            -normal(generator, num_tokens, *rates).abs(),
+            normal(generator, num_tokens, heads).sigmoid().to(dtype),
+        )
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        query, key, value, decay, beta = inputs
+        return kernels.gated_delta_rule(query, key, value, decay, beta, states, pieces)
+
+    shape = (heads, key_size, value_size)
+    return RandomOperation("delta rule", shape, draw_heads, apply, key_size)
+
+
+@st.composite
+def state_spaces(draw: st.DrawFn) -> RandomOperation:
+    groups, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    head_size, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
+    heads = groups * shared
+    fixed = torch.Generator().manual_seed(heads)
+    rates, skip = -normal(fixed, heads).abs(), normal(fixed, heads) if has_skip else None
+
+    def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        return (
+            normal(generator, num_tokens, heads, head_size).to(dtype),
+            normal(generator, num_tokens, heads).abs(),
+            normal(generator, num_tokens, groups, state_size).to(dtype),
+            normal(generator, num_tokens, groups, state_size).to(dtype),
+        )
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        rows, steps, b, c = inputs
+        return kernels.state_space(ScanInputs(rows, steps, rates, b, c, skip), states, pieces)
+
+    shape = (heads, head_size, state_size)
+    return RandomOperation("state space", shape, draw_rows, apply, state_size + 1)
+
+
+@st.composite
+def selective_scans(draw: st.DrawFn) -> RandomOperation:
+    channels, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
+    fixed = torch.Generator().manual_seed(channels)
+    rates = -normal(fixed, channels, state_size).abs()
+    skip = normal(fixed, channels) if has_skip else None
+
+    def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        return (
+            normal(generator, num_tokens, channels).to(dtype),
+            normal(generator, num_tokens, channels).abs(),
+            normal(generator, num_tokens, state_size).to(dtype),
+            normal(generator, num_tokens, state_size).to(dtype),
+        )
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        rows, steps, b, c = inputs
+        return kernels.selective_scan(ScanInputs(rows, steps, rates, b, c, skip), states, pieces)
+
+    shape = (channels, state_size)
+    return RandomOperation("selective scan", shape, draw_rows, apply, state_size + 1)
+
+
+OPERATIONS = st.one_of(convolutions(), delta_rules(), state_spaces(), selective_scans())
