@@ -8,13 +8,20 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
+from quire.models.recurrent.kernels import (
+    DeltaNetInputs,
+    DeltaNetWeights,
+    RecurrentKernels,
+    ScanInputs,
+)
 from quire.models.recurrent.pieces import Pieces
 from tests.models.recurrent.cuts import Inputs
 
 ROUNDING = 2.0**-24
 FUNCTION_ERROR = 8
 """Roundings that the error of an exponential, a root or a quotient amounts to at most."""
+NUM_ROUNDED = 6
+"""Queries, keys, values, betas, outputs and normed outputs of a gated delta net."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,8 @@ class RandomOperation:
     apply: computes them by kernels.
     terms: the most products in a sum.
     growth: whether an error in a state stays in all later ones.
+    rounds_between: whether numbers in between are rounded to the dtype, after which they may be
+        one rounding apart.
     """
 
     name: str
@@ -34,8 +43,9 @@ class RandomOperation:
     apply: Callable[[RecurrentKernels, Inputs, Tensor, Pieces], Tensor]
     terms: int
     growth: bool = True
+    rounds_between: bool = False
 
-    def relative_error(self, num_tokens: int) -> float:
+    def relative_error(self, num_tokens: int, dtype: torch.dtype) -> float:
         """Return how far two float32 computations may be apart after some tokens, in parts of the
         largest number that is added.
 
@@ -45,8 +55,10 @@ class RandomOperation:
         most: exp of no positive number, and in the delta rule I - beta k k^T with |k| <= 1 and beta
         between 0 and 1. So errors of tokens add up, and those of two computations.
         """
-        one_token = 2 * self.terms + 4 * FUNCTION_ERROR
-        return 2 * ROUNDING * one_token * (num_tokens if self.growth else 1)
+        one_token = ROUNDING * (2 * self.terms + 4 * FUNCTION_ERROR)
+        if self.rounds_between:
+            one_token += NUM_ROUNDED * torch.finfo(dtype).eps
+        return 2 * one_token * (num_tokens if self.growth else 1)
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -111,6 +123,50 @@ def delta_rules(draw: st.DrawFn) -> RandomOperation:
 
 
 @st.composite
+def delta_nets(draw: st.DrawFn) -> RandomOperation:
+    """Gated delta nets; a state is the tail and the matrices, flat and one after the other. Epsilon
+    is 1, so that the norm enlarges no error."""
+    key_heads, shared = draw(st.integers(1, 2)), draw(st.integers(1, 9))
+    key_size, value_size, width = draw(SIZES), draw(SIZES), draw(st.integers(2, 5))
+    heads = key_heads * shared
+    channels = 2 * key_heads * key_size + heads * value_size
+    fixed = torch.Generator().manual_seed(channels)
+    weights = DeltaNetWeights(
+        convolution=normal(fixed, channels, width) / width,
+        log_rates=normal(fixed, heads),
+        step_bias=normal(fixed, heads),
+        norm=normal(fixed, value_size),
+        epsilon=1.0,
+        num_key_heads=key_heads,
+        beta_scale=draw(st.sampled_from([1.0, 2.0])),
+    )
+    is_wide = draw(st.booleans())
+
+    def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        return (
+            normal(generator, num_tokens, channels).to(dtype),
+            normal(generator, num_tokens, heads, value_size).to(dtype),
+            normal(generator, num_tokens, heads).to(dtype),
+            normal(generator, num_tokens, heads).to(dtype),
+        )
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        dtype, tail = inputs[0].dtype, channels * (width - 1)
+        used = weights._replace(convolution=weights.convolution.to(dtype))
+        if not is_wide:
+            used = used._replace(norm=weights.norm.to(dtype), log_rates=weights.log_rates.to(dtype))
+        parts = (
+            states[:, :tail].unflatten(1, (channels, width - 1)),
+            states[:, tail:].unflatten(1, (heads, key_size, value_size)),
+        )
+        return kernels.gated_delta_net(DeltaNetInputs(*inputs), used, parts, pieces)
+
+    shape = (channels * (width - 1) + heads * key_size * value_size,)
+    terms = key_size + value_size + width
+    return RandomOperation("delta net", shape, draw_rows, apply, terms, rounds_between=True)
+
+
+@st.composite
 def state_spaces(draw: st.DrawFn) -> RandomOperation:
     groups, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     head_size, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
@@ -157,4 +213,6 @@ def selective_scans(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("selective scan", shape, draw_rows, apply, state_size + 1)
 
 
-OPERATIONS = st.one_of(convolutions(), delta_rules(), state_spaces(), selective_scans())
+OPERATIONS = st.one_of(
+    convolutions(), delta_rules(), delta_nets(), state_spaces(), selective_scans()
+)
