@@ -8,6 +8,9 @@ speed means anything, and what a grammar makes of it.
 
 Writes OUT_DIR/bench-0.5b  Qwen2 with the dimensions of Qwen2.5-0.5B, bf16
        OUT_DIR/bench-15m   Llama, 6 layers of 288, fp32
+       OUT_DIR/bench-delta Qwen3.5 with the dimensions of Qwen3.5-0.8B, bf16: three gated delta nets
+                           to an attention
+       OUT_DIR/bench-conv  LFM2 with the dimensions of LFM2-350M, bf16: short convolutions
        OUT_DIR/bench-agent Llama, 2 layers of 128, fp32, 32k of context, with the bundled model's
                            tokenizer and chat template, which takes tools; written in a second
 """
@@ -26,11 +29,15 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
 )
 
 AGENT = "bench-agent"
@@ -175,9 +182,56 @@ def build_agent() -> PreTrainedModel:
     return LlamaForCausalLM(config)
 
 
+def build_delta() -> PreTrainedModel:
+    """The shape of Qwen3.5-0.8B in bf16: of 24 layers 18 are gated delta nets."""
+    config = Qwen3_5TextConfig(
+        vocab_size=248320,
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        max_position_embeddings=32768,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+        },
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Qwen3_5ForCausalLM(config).bfloat16()
+
+
+def build_conv() -> PreTrainedModel:
+    """The shape of LFM2-350M in bf16: of 16 layers 10 are short convolutions."""
+    config = Lfm2Config(
+        vocab_size=65536,
+        hidden_size=1024,
+        intermediate_size=6656,
+        num_hidden_layers=16,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        full_attn_idxs=[2, 5, 8, 10, 12, 14],
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Lfm2ForCausalLM(config).bfloat16()
+
+
 BUILDERS: dict[str, Callable[[], PreTrainedModel]] = {
     "bench-0.5b": build_half_billion,
     "bench-15m": build_fifteen_million,
+    "bench-delta": build_delta,
+    "bench-conv": build_conv,
     AGENT: build_agent,
 }
 

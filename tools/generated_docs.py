@@ -14,7 +14,8 @@ from bench.real_quality import load_all as load_qualities
 from bench.real_quality import quality_table
 from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
-from tests.models.families import REAL_WEIGHTS, REFUSED, SERVED
+from tests.models.families import REAL_WEIGHTS, SERVED
+from tests.models.refused_families import REFUSED
 
 from quire.server.app.openapi.bodies import BODIES
 from quire.server.cli.config_table import config_table

@@ -102,14 +102,28 @@ def test_two_budgets_are_an_error_that_names_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", [Budget(num_bytes=1 << 30), Budget(num_tokens=4096), Budget(num_blocks=9), Budget()]
+    "budget", [Budget(num_bytes=1 << 30), Budget(num_tokens=4096), Budget(num_blocks=9)]
 )
-def test_a_model_without_attention_is_refused(budget: Budget) -> None:
+def test_no_size_is_given_for_a_model_without_attention(budget: Budget) -> None:
     layout = build_layout([None, None])
-    with pytest.raises(ValueError, match="no layer of the model has attention"):
+    with pytest.raises(ValueError, match="but no layer of the model has attention: leave it out"):
         budget.blocks(layout, block_size=16, max_chunk_tokens=1)
-    with pytest.raises(ValueError, match="no layer of the model has attention"):
-        KVCapacity(layout, 9, 16, 1)
+
+
+def test_a_model_without_attention_has_the_null_block_and_as_many_requests_as_states() -> None:
+    layout = build_layout([None, None])
+    assert Budget().blocks(layout, block_size=16, max_chunk_tokens=1) == 1
+    capacity = KVCapacity(layout, 1, 16, 512, num_states=9)
+    assert capacity.concurrency(4096) == 8
+    assert capacity.num_tokens(4096) == 8 * 4096
+    assert capacity.largest_length(1 << 20) == 1 << 20
+    capacity.check(4096, Budget())
+
+
+def test_states_bound_the_requests_beside_blocks() -> None:
+    layout = build_layout([KVSpec(TokenKV(1, 8, 8, 2)), None])
+    assert KVCapacity(layout, 41, 16, 512, num_states=4).concurrency(160) == 3
+    assert KVCapacity(layout, 21, 16, 512, num_states=4).concurrency(160) == 2
 
 
 def test_nothing_said_is_a_share() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.cache.states.policy import PLANNED, SnapshotPolicy
-from quire.models.toy import TWO_FULL
+from quire.models.toy import TWO_FULL, ToyLayer, ToyLayers
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
@@ -19,12 +19,12 @@ from tests.engine.toy_engine import (
     MAX_MODEL_LEN,
     VOCAB_SIZE,
     Arrival,
-    Layers,
     Shape,
     alone,
     play,
     vector_alone,
 )
+from tests.models.toy_stacks import layer_stacks
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 COMMON = tuple((7 * index + 3) % VOCAB_SIZE for index in range(MAX_MODEL_LEN))
@@ -59,20 +59,6 @@ POOLINGS = st.builds(
 
 OFTEN = st.sampled_from([True, True, False])
 
-layer_stacks = st.lists(
-    st.one_of(
-        st.just(FULL),
-        st.builds(
-            AttentionPattern,
-            st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
-            st.integers(1, 12),
-        ),
-    ),
-    min_size=2,
-    max_size=4,
-).map(tuple)
-"""Layers that see all, a window or a chunk, in any mixture; each kind is a layer group."""
-
 
 def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
     """A request like `new` that forks from the one of `source`."""
@@ -85,7 +71,9 @@ BY_TIME = (Reason.ABORTED, Reason.DEADLINE_EXCEEDED)
 
 
 recurrent_stacks = st.lists(
-    st.sampled_from([None, None, FULL, AttentionPattern(AttentionType.SLIDING, 5)]),
+    st.sampled_from(
+        [None, None, FULL, ToyLayer(num_words=2), AttentionPattern(AttentionType.SLIDING, 5)]
+    ),
     min_size=1,
     max_size=4,
 ).map(lambda layers: tuple(layers) if None in layers else (*layers, None))
@@ -123,7 +111,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         caches_prefixes=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.1])),
         late=draw(st.booleans()),
-        layers=draw(st.just(TWO_FULL) | layer_stacks),
+        layers=draw(st.just(TWO_FULL) | layer_stacks(min_size=2)),
         hybrid=draw(st.booleans()),
         policy=draw(st.sampled_from(PolicyName)),
         ageing_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
@@ -251,7 +239,7 @@ class Outcomes(Protocol):
 def check_outcome(
     world: Outcomes,
     arrival: Arrival,
-    layers: Layers = TWO_FULL,
+    layers: ToyLayers = TWO_FULL,
     *,
     down_s: float = 0.0,
 ) -> None:

@@ -20,7 +20,7 @@ from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampling_state import build_sampling_state
 from quire.models.batch import Model
 from quire.models.config import KVSize
-from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
+from quire.models.toy import TWO_FULL, ToyLayers, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -34,10 +34,6 @@ MAX_MODEL_LEN = 48
 GRAMMARS = ToyGrammars(VOCAB_SIZE)
 
 
-Layers: TypeAlias = tuple[AttentionPattern | None, ...]
-"""Those of a toy; None for a recurrent one."""
-
-
 @dataclass(frozen=True)
 class Shape:
     """Everything that must not change a request's output."""
@@ -49,7 +45,7 @@ class Shape:
     caches_prefixes: bool
     watermark: float
     late: bool
-    layers: Layers = TWO_FULL
+    layers: ToyLayers = TWO_FULL
     hybrid: bool = True
     policy: PolicyName = PolicyName.FCFS
     ageing_s: float = 30.0
@@ -107,15 +103,13 @@ def bare(model: ToyModel) -> Model:
     return model
 
 
-def runner_of(
-    shape: Shape, *, num_groups: int, wrap: Wrap = bare, grammars: Grammars = GRAMMARS.grammars
-) -> Runner:
+def runner_of(shape: Shape, *, wrap: Wrap = bare, grammars: Grammars = GRAMMARS.grammars) -> Runner:
     config = RunnerConfig(
         max_num_seqs=shape.max_num_seqs,
         max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
         block_size=shape.block_size,
         device="cpu",
-        num_groups=num_groups,
+        tables=toy_layout(shape.layers, hybrid=shape.hybrid).tables,
     )
     size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks, shape.num_states)
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
@@ -135,7 +129,7 @@ class World:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = cache_of(shape, groups)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
-        runner = runner_of(shape, num_groups=len(groups), wrap=wrap, grammars=grammars)
+        runner = runner_of(shape, wrap=wrap, grammars=grammars)
         self.now = now
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0
@@ -190,13 +184,13 @@ def play(shape: Shape, arrivals: list[Arrival], max_steps: int, wrap: Wrap = bar
     raise AssertionError(f"not done after {max_steps} steps")
 
 
-def alone(new: NewRequest, layers: Layers = TWO_FULL) -> tuple[int, ...]:
+def alone(new: NewRequest, layers: ToyLayers = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no batch, one token a time."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
 
 
-def vector_alone(new: NewRequest, layers: Layers = TWO_FULL) -> bytes:
+def vector_alone(new: NewRequest, layers: ToyLayers = TWO_FULL) -> bytes:
     """The vector of a request that pools its prompt, by the oracle. The toy's states are small
     whole numbers: their sums are exact, whatever their order."""
     assert new.pooling is not None
@@ -215,7 +209,7 @@ def vector_alone(new: NewRequest, layers: Layers = TWO_FULL) -> bytes:
 
 
 @lru_cache(maxsize=100_000)
-def _alone(new: NewRequest, layers: Layers) -> tuple[int, ...]:
+def _alone(new: NewRequest, layers: ToyLayers) -> tuple[int, ...]:
     sampler = build_sampler(VOCAB_SIZE, torch.device("cpu"))
     outputs = 0
     text = ToyText(VOCAB_SIZE, layers)

@@ -1,5 +1,5 @@
-"""The families that are proven and those that are refused: the data of the tests and of
-docs/models.md. Sizes are tiny, and small enough for windows, chunks and caps to bite.
+"""The families that are proven: the data of the tests and of docs/models.md. Sizes are tiny, and
+small enough for windows, chunks and caps to bite.
 
 No torch here: the pages are made from it too.
 """
@@ -347,7 +347,13 @@ SERVED = {
 NEMOTRON_H: Fields = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
     "moe_shared_expert_intermediate_size": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "time_step_min": 1e-6,
 }
+"""A smaller limit of steps than any step: `generate` keeps to it in prompts alone."""
 MAMBA: Fields = {"num_hidden_layers": 3, "state_size": 8, "time_step_rank": 3}
 MAMBA_2: Fields = {
     "num_hidden_layers": 3,
@@ -357,11 +363,13 @@ MAMBA_2: Fields = {
     "mamba_d_conv": 3,
 }
 ZAMBA_2: Fields = {
-    "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
-    "num_hidden_layers": 5,
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "initializer_range": 0.21,
     "num_key_value_heads": 4,
-    "num_mem_blocks": 2,
+    "num_mem_blocks": 1,
     "n_mamba_heads": 4,
+    "time_step_min": 1e-6,
     "mamba_ngroups": 2,
     "mamba_d_state": 8,
     "use_shared_attention_adapter": True,
@@ -401,7 +409,7 @@ STATE_SPACES = {
         "jamba",
         "full, state",
         {
-            "num_hidden_layers": 4,
+            "num_hidden_layers": 3,
             "attn_layer_period": 3,
             "attn_layer_offset": 1,
             "mamba_d_state": 8,
@@ -416,6 +424,8 @@ STATE_SPACES = {
             "num_hidden_layers": 3,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
             "q_lora_rank": None,
+            "num_experts": 4,
+            "num_experts_per_token": 2,
             "linear_head_dim": 8,
             "linear_num_heads": 3,
         },
@@ -426,11 +436,11 @@ STATE_SPACES = {
         "state",
         {
             "num_hidden_layers": 3,
-            "num_heads": 4,
-            "head_dim": 24,
+            "hidden_size": 64,
+            "num_heads": 8,
+            "head_dim": 16,
             "n_groups": 2,
             "state_size": 8,
-            "time_step_limit": [0.5, 2.0],
         },
     ),
     "nemotron_h": Family(
@@ -438,10 +448,6 @@ STATE_SPACES = {
         "full, state",
         {
             **NEMOTRON_H,
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 8,
         },
     ),
     "zamba2": Family("zamba2", "full, state", ZAMBA_2),
@@ -449,54 +455,3 @@ STATE_SPACES = {
 }
 """Mamba, Mamba-2 and Kimi delta attention: some models have no attention."""
 SERVED |= STATE_SPACES
-
-SMALL: Fields = {**DENSE, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
-ROBERTA: Fields = {"pad_token_id": 1}
-
-
-class Refused(NamedTuple):
-    family: Family
-    why: str
-    """A part of what the refusal says."""
-
-
-REFUSED = {
-    "bart": Refused(Family("bart"), "place in the row for its position"),
-    "bert, both ways": Refused(Family("bert", fields={"is_decoder": False}), "not causal"),
-    "bloom": Refused(Family("bloom"), "place in the row for its position"),
-    "deepseek_v32": Refused(Family("deepseek_v32", fields=LATENT), "indexed_attention layers"),
-    "diffllama": Refused(Family("diffllama"), "layer 0 attends twice"),
-    "doge": Refused(Family("doge"), "an attention mask of their own"),
-    "dynamic rope": Refused(
-        Family(
-            "llama",
-            fields={
-                **SMALL,
-                "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-            },
-        ),
-        "depend on the others",
-    ),
-    "falcon": Refused(Family("falcon"), "cannot be redirected"),
-    "gptj": Refused(Family("gptj", fields={"rotary_dim": 4}), "cannot be redirected"),
-    "llama4_text, chunks of no length": Refused(
-        Family("llama4_text", fields={**FOUR, "attention_chunk_size": None}),
-        "state no attention_chunk_size",
-    ),
-    "minimax": Refused(Family("minimax"), "linear_attention layers keep no"),
-    "moshi": Refused(
-        Family("moshi", fields={"sliding_window": 9, "num_codebooks": 2}),
-        "a window that transformers",
-    ),
-    "mpt": Refused(
-        Family("mpt", fields={"d_model": 32, "n_layers": 2, "n_heads": 4}),
-        "place in the row for its position",
-    ),
-    "openai-gpt": Refused(Family("openai-gpt"), "do not call the attention function"),
-    "olmoe, window": Refused(
-        Family("olmoe", fields={"sliding_window": 9}), "a window that transformers"
-    ),
-    "roberta": Refused(Family("roberta", fields=ROBERTA), "positions do not count from 0"),
-    "zaya": Refused(Family("zaya", fields={"num_experts_per_tok": 1}), "hybrid layers keep no"),
-}
-"""One for each reason at least."""

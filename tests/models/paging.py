@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from quire.cache.layout import BlockTableForm
 from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch
 from quire.models.recurrent.pieces import Pieces
@@ -18,8 +19,9 @@ Chunk = tuple[int, int, Sequence[int]]
 
 class Paging:
     """Every sequence owns enough shuffled blocks for `max_len` tokens in each layer group; block 0
-    is nobody's. `tables[group][seq]` are its ids. It owns two states: the last, and one that each
-    chunk of several tokens leaves behind its first half, as for a snapshot."""
+    is nobody's. `tables[group][seq]` are its ids; layers attend by the `tables` of a layout. Each
+    sequence owns two states: the last, and one that each chunk of several tokens leaves behind its
+    first half, as for a snapshot."""
 
     def __init__(
         self,
@@ -28,14 +30,16 @@ class Paging:
         *,
         block_size: int,
         seed: int = 0,
-        num_groups: int = 1,
+        tables: Sequence[BlockTableForm] = (BlockTableForm(0),),
     ) -> None:
+        num_groups = len({table.group for table in tables})
         per_seq = -(-max_len // block_size)
         ids = list(range(1, num_groups * num_seqs * per_seq + 1))
         random.Random(seed).shuffle(ids)
-        tables = [ids[first : first + per_seq] for first in range(0, len(ids), per_seq)]
-        self.tables = [tables[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
+        parts = [ids[first : first + per_seq] for first in range(0, len(ids), per_seq)]
+        self.tables = [parts[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
         self.num_blocks = len(ids) + 1
+        self._forms = tuple(tables)
         state_ids = random.Random(seed).sample(range(1, 2 * num_seqs + 1), 2 * num_seqs)
         self.states = list(zip(state_ids[::2], state_ids[1::2], strict=True))
         self.num_states = len(state_ids) + 1
@@ -48,8 +52,9 @@ class Paging:
         moved._device = device
         return moved
 
-    def slot(self, seq: int, position: int, group: int = 0) -> int:
-        block = self.tables[group][seq][position // self._block_size]
+    def slot(self, seq: int, position: int, table: int = 0) -> int:
+        group, num_parts, part = self._forms[table]
+        block = self.tables[group][seq][position // self._block_size] * num_parts + part
         return block * self._block_size + position % self._block_size
 
     def batch(
@@ -65,18 +70,19 @@ class Paging:
             starts.append(starts[-1] + len(tokens))
         places = [(seq, first + k) for seq, first, toks in chunks for k in range(len(toks))]
         used = [-(-(first + len(toks)) // self._block_size) for _, first, toks in chunks]
-        tables = torch.zeros(len(self.tables), len(chunks), max(used), dtype=torch.int32)
-        for group, row in product(range(len(self.tables)), range(len(chunks))):
-            ids = self.tables[group][chunks[row][0]][: used[row]]
-            tables[group, row, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
+        tables = torch.zeros(len(self._forms), len(chunks), max(used), dtype=torch.int32)
+        for (index, form), row in product(enumerate(self._forms), range(len(chunks))):
+            ids = self.tables[form.group][chunks[row][0]][: used[row]]
+            blocks = [block * form.num_parts + form.part for block in ids]
+            tables[index, row, : len(ids)] = torch.tensor(blocks, dtype=torch.int32)
         if rows is None:
             rows = [end - 1 for end in starts[1:]]
         return Batch(
             input_ids=self._longs([token for _, _, tokens in chunks for token in tokens]),
             positions=self._longs([position for _, position in places]),
             slots=tuple(
-                self._longs(slots or [self.slot(seq, position, group) for seq, position in places])
-                for group in range(len(self.tables))
+                self._longs(slots or [self.slot(seq, position, table) for seq, position in places])
+                for table in range(len(self._forms))
             ),
             block_tables=tuple(tables.to(self._device)),
             query_starts=tuple(starts),

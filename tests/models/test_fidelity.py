@@ -35,7 +35,7 @@ IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
     *("qwen3_5_text", "lfm2"),
 )
-"""One for each way of attention and kind of state, without experts, whom rounding would choose."""
+"""One for each way of attention and kind of states. No experts: rounding would choose others."""
 
 
 @pytest.fixture(scope="module", params=rest_is_long(FAMILIES, PROVEN))
@@ -69,8 +69,8 @@ def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
 def test_greedy_tokens_are_those_of_generate(
     family: str, loaded: LoadedModel, references: References, row: Row
 ) -> None:
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, tables=tables)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     texts = generate_greedy(model, paging.on(DEVICE), fidelity_prompts(), num_new=NUM_NEW, seed=11)
     expected = references.greedy_texts(family)
@@ -81,8 +81,8 @@ def test_greedy_tokens_are_those_of_generate(
 
 def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     """Every row's logits: the first half of each prompt in one step, the rest in a second."""
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     paging = paging.on(DEVICE)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     halves = [len(prompt) // 2 for prompt in prompts]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.config import KVSize
-from quire.models.toy import ToyModel, toy_layout, toy_logits
+from quire.models.toy import ToyLayers, ToyModel, toy_layout, toy_logits
 from tests.models.paging import Paging
+from tests.models.toy_stacks import layer_stacks
 
 VOCAB = 97
 
@@ -34,18 +34,6 @@ def run_in_chunks(
     return last
 
 
-layer_stacks = st.lists(
-    st.one_of(
-        st.just(FULL),
-        st.builds(
-            AttentionPattern,
-            st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
-            st.integers(1, 20),
-        ),
-    ),
-    min_size=1,
-    max_size=4,
-).map(tuple)
 token_lists = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
 
 
@@ -53,18 +41,18 @@ token_lists = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
     st.lists(token_lists, min_size=1, max_size=5),
     st.integers(1, 9),
     st.integers(0, 2**32),
-    layer_stacks,
+    layer_stacks(),
     st.booleans(),
 )
 def test_any_paging_and_chunking_gives_the_oracles_logits(
     prompts: list[list[int]],
     block_size: int,
     seed: int,
-    layers: tuple[AttentionPattern, ...],
+    layers: ToyLayers,
     hybrid: bool,
 ) -> None:
-    num_groups = len(toy_layout(layers, hybrid=hybrid).groups)
-    paging = Paging(len(prompts), 40, block_size=block_size, seed=seed, num_groups=num_groups)
+    tables = toy_layout(layers, hybrid=hybrid).tables
+    paging = Paging(len(prompts), 40, block_size=block_size, seed=seed, tables=tables)
     model = ToyModel(VOCAB, KVSize(paging.num_blocks, block_size), layers, hybrid=hybrid)
     last = run_in_chunks(model, paging, prompts, random.Random(seed))
     for prompt, logits in zip(prompts, last, strict=True):

@@ -138,14 +138,14 @@ def _check_family(family: str, place: Place) -> Iterator[Finding]:
 def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _leave) -> Subject:
     loaded = load(family, place)
     change(loaded.module)
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    tables = loaded.facts.layout(KVOptions()).tables
     num_seqs = REHEARSED_SEQS if place.is_rehearsal else MAX_SEQS
-    paging = Paging(num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    paging = Paging(num_seqs, MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     paging = paging.on(str(place.device))
     launched = loaded.attach(
         paging.num_blocks, BLOCK_SIZE, KVOptions(attention=AttentionBackendName.TRITON)
     )
-    limits = DecodeLimits(num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
+    limits = DecodeLimits(num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(tables))
     assert isinstance(launched.backend, ReplayableBackend)
     recorded = record_decode(
         launched,

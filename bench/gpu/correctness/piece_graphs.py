@@ -90,8 +90,8 @@ def _subject(
 ) -> Subject:
     loaded = load(family, place)
     change(loaded.module)
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     options = KVOptions(attention=AttentionBackendName.TRITON)
     launched, model = (loaded.attach(paging.num_blocks, BLOCK_SIZE, options) for _ in range(2))
     limits = PieceLimits(scale.max_tokens, scale.num_seqs)

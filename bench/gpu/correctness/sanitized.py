@@ -30,7 +30,7 @@ def main() -> int:
     before = [tensor.clone() for tensor in store.tensors]
     step = build_attention(store, AttentionBackendName.TRITON).begin(batch)
     out = scene.attend(step)
-    written = batch.slots[scene.group]
+    written = batch.slots[scene.table]
     pairs = zip(store.tensors, before, strict=True)
     is_kept = all(_is_same_elsewhere(kept, old, written) for kept, old in pairs)
     return 0 if is_kept and bool(out.isfinite().all()) else 1

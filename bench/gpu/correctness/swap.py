@@ -2,7 +2,7 @@
 the device and the host hold then, byte by byte."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -135,7 +135,7 @@ def _compare(what: str, subject: Subject, size: Size) -> Finding:
     return Finding(what, figures, None if is_right else "other bytes than copies one by one leave")
 
 
-def _overwrite(tensors: list[Tensor], blocks: list[int], number: int) -> None:
+def _overwrite(tensors: Sequence[Tensor], blocks: list[int], number: int) -> None:
     for tensor in tensors:
         as_bytes(tensor)[blocks] = 100 + number
 

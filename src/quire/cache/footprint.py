@@ -51,8 +51,9 @@ class Footprint:
       context, where an attention backend keeps them; 0 where none does.
     - fixed_bytes: work space and whatever else does not grow; `graph_bytes` of them for recorded
       steps.
+    - num_states, state_bytes: the states of recurrent layers, and the bytes of one.
 
-    Raises ValueError where blocks or tokens take less than one byte.
+    Raises ValueError where tokens take less than one byte, and blocks, unless there are states.
     """
 
     block_size: int
@@ -61,9 +62,12 @@ class Footprint:
     pair_bytes: int = 0
     fixed_bytes: int = 0
     graph_bytes: int = 0
+    num_states: int = 0
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.block_size, self.block_bytes, self.token_bytes) < 1:
+        least = 0 if self.state_bytes else 1
+        if min(self.block_size, self.token_bytes) < 1 or self.block_bytes < least:
             raise ValueError(
                 "blocks and tokens take at least one byte each, and a model without attention has "
                 f"no KV memory to size: {self}"
@@ -81,6 +85,7 @@ class Footprint:
             + num_tokens * self.token_bytes
             + num_pairs * self.pair_bytes
             + self.fixed_bytes
+            + self.num_states * self.state_bytes
         )
 
 
@@ -116,7 +121,7 @@ def solve_both(
     """
     num_blocks = _blocks_beside_share(footprint, available, share)
     if num_blocks is None:
-        raise _no_room("work space and steps of no tokens", footprint.fixed_bytes, available)
+        raise _no_room("work space and steps of no tokens", footprint.num_bytes(0, 0), available)
     wanted = max(int(num_blocks * footprint.block_size * share), bounds.least_tokens)
     num_tokens = _at_most(wanted, bounds.max_tokens)
     blocks = solve_blocks(footprint, available, num_tokens=num_tokens, max_blocks=bounds.max_blocks)
@@ -151,7 +156,7 @@ def _blocks_beside_share(footprint: Footprint, available: int, share: Fraction) 
     return _larger_root(
         footprint.pair_bytes * u * (u + v) * size**2,
         v * (v * footprint.block_bytes + u * size * footprint.token_bytes),
-        v**2 * (footprint.fixed_bytes - available),
+        v**2 * (footprint.num_bytes(0, 0) - available),
     )
 
 

@@ -3,6 +3,7 @@ Measuring a device is the engine's work.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from quire.cache.layout import Layout
 
@@ -18,15 +19,6 @@ BY_SHARE = "--gpu-memory-utilization"
 class TooLittleMemory(Exception):
     """Raised if the requested memory does not fit; the text has the numbers and the options to
     change."""
-
-
-def check_has_attention(layout: Layout) -> None:
-    """Raise ValueError if no layer has attention, because there is no KV memory to size."""
-    if not layout.groups:
-        raise ValueError(
-            "no layer of the model has attention, so there are no keys and values to keep and no "
-            "KV memory to size: Quire serves models with at least one attention layer"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +64,16 @@ class Budget:
     def blocks(self, layout: Layout, *, block_size: int, max_chunk_tokens: int) -> int | None:
         """Return the number of blocks, the null block included; None if the device decides it.
 
-        For a number of tokens these are as many as one request of that length ever holds. Raises
-        ValueError for a model without attention.
+        For a number of tokens these are as many as one request of that length ever holds. A model
+        without attention has the null block alone. Raises ValueError where a size is given for it.
         """
-        check_has_attention(layout)
+        if not layout.groups:
+            if self.is_explicit:
+                raise ValueError(
+                    f"{self.option} sizes KV memory, but no layer of the model has attention: "
+                    "leave it out"
+                )
+            return 1
         if self.num_tokens is not None:
             return 1 + layout.max_blocks(
                 self.num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
@@ -97,17 +95,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class KVCapacity:
-    """The requests that `num_blocks`, the null block among them, can hold. Raises ValueError for a
-    model without attention.
+    """The requests that `num_blocks`, the null block among them, can hold, and `num_states` of
+    recurrent layers, the null state among them; 0 without such layers.
     """
 
     layout: Layout
     num_blocks: int
     block_size: int
     max_chunk_tokens: int
-
-    def __post_init__(self) -> None:
-        check_has_attention(self.layout)
+    num_states: int = 0
 
     @property
     def num_usable(self) -> int:
@@ -132,12 +128,17 @@ class KVCapacity:
         """Return how many requests of the model length run at once, each holding the most that it
         ever does.
         """
-        return self.num_usable / self.max_blocks(max_model_len)
+        most = float(self.num_states - 1) if self.num_states else inf
+        if not self.layout.groups:
+            return most
+        return min(self.num_usable / self.max_blocks(max_model_len), most)
 
     def num_tokens(self, max_model_len: int) -> int:
         """Return the context that requests of the model length have together: without windows
-        simply the slots of the usable blocks.
+        simply the slots of the usable blocks. States hold any number of tokens.
         """
+        if not self.layout.groups:
+            return (self.num_states - 1) * max_model_len
         num_places = -(-max_model_len // self.block_size) * self.block_size
         return self.num_usable * num_places // self.max_blocks(max_model_len)
 

@@ -98,6 +98,9 @@ class MemoryConfig:
     swap_space: host memory for swapped blocks, in GiB; None for 4 beside a GPU, 0 on a CPU.
     is_device_shared: engines of other models have their own shares of the device, so that what they
         use is not taken from this one's.
+    num_recurrent_states: states of recurrent layers, the null state among them; None for as many as
+        memory and `max_num_seqs` suggest.
+    state_snapshot_interval: tokens between further snapshots of states in a prompt; 0 for none.
     prefix_caching_seed: makes the digests of blocks the same in every process; None for a random
         one.
     prefix_cache_dir, prefix_cache_bytes: the folder that keeps blocks beyond the engine's life, and
@@ -115,6 +118,8 @@ class MemoryConfig:
     swap_space: float | None = None
     kv_cache_dtype: KVCacheDtype = KVCacheDtype.AUTO
     disable_hybrid_kv_cache_manager: bool = False
+    num_recurrent_states: int | None = None
+    state_snapshot_interval: int = 0
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgorithm = HashAlgorithm.SHA256
     prefix_caching_seed: str | None = None

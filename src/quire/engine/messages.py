@@ -58,12 +58,14 @@ class LayerGroupFacts(msgspec.Struct, frozen=True):
     """The layers that share a block table and see alike: `kind` is the cache's name of their
     attention, or `latent`; `reach` is the window or chunk in tokens, or None where a layer sees all
     tokens. If `is_kept_whole`, the layers share a block table with all others, and keep every token
-    although they see no more than their reach."""
+    although they see no more than their reach. `num_sharing` further layers attend over the K and V
+    of these, and keep none."""
 
     kind: str
     reach: int | None
     num_layers: int
     is_kept_whole: bool = False
+    num_sharing: int = 0
 
 
 class MemoryFacts(msgspec.Struct, frozen=True):
@@ -144,6 +146,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     receipt: tuple[ReceiptLine, ...]
     memory: MemoryFacts
     startup_s: dict[str, float]
+    num_states: int = 0
+    """The states of recurrent layers, the null state among them; 0 without such layers."""
     attention: str = "none"
     """The attention backend and the instruction set of its kernels."""
     experts: str = "none"

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.cache.layout import BlockTableForm
 from quire.engine.forward_pass import ForwardPass
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
@@ -57,17 +58,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """The sizes of a runner. `max_num_blocks` is the longest block table of one request, in each of
-    `num_groups` layer groups; `disabled` are the optimisations that are switched off. Unless it
-    `cuts_prompts`, a chunk is a whole prompt."""
+    """The sizes of a runner. `max_num_blocks` is the longest block table of one request, in each
+    layer group; `tables` are the block tables by which layers attend (`Layout.tables`); `disabled`
+    are the optimisations that are switched off. Unless it `cuts_prompts`, a chunk is a whole
+    prompt."""
 
     max_num_seqs: int
     max_num_blocks: int
     block_size: int
     device: str
-    num_groups: int = 1
+    tables: tuple[BlockTableForm, ...] = (BlockTableForm(0),)
     disabled: Disabled = ()
     cuts_prompts: bool = True
+
+    @property
+    def num_groups(self) -> int:
+        """The number of layer groups."""
+        return len({table.group for table in self.tables})
 
 
 class Runner:
@@ -233,7 +240,7 @@ class Runner:
         owners = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(step.num_tokens) - np.repeat(starts[:-1] - firsts, counts)
         longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
-        tables = self._block_ids[:, [row.index for row in rows], :longest]
+        tables = self._tables(self._block_ids[:, [row.index for row in rows], :longest])
         query_starts = starts.tolist()
         logits_indices, launched.spans = _logits_indices(step.chunks, rows, query_starts)
         poolings = [row.pooling for row in rows]
@@ -243,7 +250,6 @@ class Runner:
             index for index, chunk in enumerate(step.chunks) if chunk.samples
         ]
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
-        num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
         types = token_types(poolings, owners, positions)
         given = (token_ids, positions, logits_indices, *awaited, states_indices, *slots, *tables)
@@ -255,8 +261,8 @@ class Runner:
         return Batch(
             input_ids=sent[0],
             positions=sent[1],
-            slots=tuple(sent[6 : 6 + num_groups]),
-            block_tables=tuple(sent[6 + num_groups : 6 + 2 * num_groups]),
+            slots=tuple(sent[6 : 6 + len(tables)]),
+            block_tables=tuple(sent[6 + len(tables) : 6 + 2 * len(tables)]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logits_indices=sent[2],
@@ -265,8 +271,17 @@ class Runner:
             pieces=state_pieces(step.chunks, query_starts, self._device),
         )
 
+    def _tables(self, groups: NDArray[np.int32]) -> Sequence[NDArray[np.int32]]:
+        """Return the block tables by which layers attend, from those of the groups."""
+        return [
+            groups[each.group]
+            if each.num_parts == 1
+            else groups[each.group] * np.int32(each.num_parts) + np.int32(each.part)
+            for each in self._config.tables
+        ]
+
     def _slots(self, table: NDArray[np.int32], owners: Numbers, positions: Numbers) -> Numbers:
-        """Return the slot of each token in one group; `owners` are the tokens' rows of `table`."""
+        """Return the slot of each token by one block table; `owners` are the tokens' rows of it."""
         block_size = self._config.block_size
         slots: Numbers = table[owners, positions // block_size].astype(np.int64) * block_size
         slots += positions % block_size

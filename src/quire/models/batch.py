@@ -18,9 +18,10 @@ class Batch:
     """The tensors of one step of T tokens in S chunks, all of them on the model's device.
 
     input_ids, positions: int64 [T], the chunks of all requests one after another.
-    slots: for each layer group int64 [T], where each token's K and V are written.
-    block_tables: for each layer group int32 [S, max_blocks], padded with the null block 0; entries
-        for what no query of the step can see mean nothing.
+    slots: for each block table of the layout (`Layout.tables`) int64 [T], where each token's K and
+        V are written.
+    block_tables: for each of them int32 [S, max_blocks], padded with a part of the null block 0;
+        entries for what no query of the step can see mean nothing.
     query_starts: S + 1 offsets into the T tokens.
     context_lens: S lengths in tokens, this step's own included.
     logits_indices: int64 [R], rising: the tokens whose logits are needed.

@@ -3,6 +3,7 @@
 This module needs only the standard library, so every package may import it without torch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -203,6 +204,7 @@ class LayerFacts:
     has_sinks: attention sinks join the softmax's denominator alone.
     is_latent: all heads share one vector of `head_size`, and the value is its first `v_head_size`
         elements (MLA, arXiv 2405.04434).
+    kv_source: the index of the earlier layer whose K and V it attends over; None for its own.
     """
 
     index: int
@@ -215,6 +217,12 @@ class LayerFacts:
     softcap: float | None = None
     has_sinks: bool = False
     is_latent: bool = False
+    kv_source: int | None = None
+
+    @property
+    def shares_kv(self) -> bool:
+        """Return whether the layer attends over the K and V of another, and keeps none."""
+        return self.kv_source is not None
 
     @property
     def features(self) -> frozenset[LayerFeature]:
@@ -323,6 +331,16 @@ class ModelFacts:
 
     def layout(self, options: KVOptions) -> Layout:
         """Return the layer groups of K and V, and the bytes of a block."""
-        sizes = options.element_bytes(self.dtype_bytes)
-        specs = [layer.kv_spec(*sizes) for layer in self.layers]
-        return build_layout(specs, hybrid=options.hybrid)
+        return layout_of(self.layers, options, self.dtype_bytes)
+
+
+def layout_of(layers: Sequence[LayerFacts], options: KVOptions, dtype_bytes: int) -> Layout:
+    """Return the layer groups of layers that compute in `dtype_bytes`; they are known by the
+    index of each layer."""
+    sizes = options.element_bytes(dtype_bytes)
+    specs: list[KVSpec | None] = [None] * (1 + max((layer.index for layer in layers), default=-1))
+    for layer in layers:
+        if not layer.shares_kv:
+            specs[layer.index] = layer.kv_spec(*sizes)
+    sources = {layer.index: layer.kv_source for layer in layers if layer.kv_source is not None}
+    return build_layout(specs, hybrid=options.hybrid, sources=sources)

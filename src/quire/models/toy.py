@@ -8,7 +8,8 @@ into the word of its sequence's state and hands on what that is then. `ToyText` 
 tokens alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -38,22 +39,54 @@ LOGIT_RANGE = 8.0
 """Logits are spread evenly over this width: greedy has a winner, sampling many candidates."""
 TOY_HIDDEN_SIZE = 8
 """A state has an element for each byte of a word."""
-ToyLayers: TypeAlias = Sequence[AttentionPattern | None]
-"""The layers by what they see; None for a recurrent one."""
 TWO_FULL = (FULL, FULL)
 """The least with which a stored value depends on the whole prefix."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToyLayer:
+    """A layer that keeps `num_words` words of each token, or attends over those of the earlier
+    layer `source`, which keeps them as long as its own `pattern` asks for."""
+
+    pattern: AttentionPattern = FULL
+    num_words: int = 1
+    source: int | None = None
+
+
+ToyLayers: TypeAlias = tuple[AttentionPattern | ToyLayer | None, ...]
+"""The layers by what they see; a pattern alone is a layer of one word. None for a recurrent one."""
+
+
+def toy_layers(layers: ToyLayers) -> tuple[ToyLayer | None, ...]:
+    """Return all layers as such. One that attends over another's words has as many."""
+    found: list[ToyLayer | None] = []
+    for each in layers:
+        layer = ToyLayer(each) if isinstance(each, AttentionPattern) else each
+        source = None if layer is None or layer.source is None else found[layer.source]
+        if layer is not None and source is not None:
+            layer = replace(layer, num_words=source.num_words)
+        found.append(layer)
+    return tuple(found)
+
+
 def toy_layout(layers: ToyLayers = TWO_FULL, *, hybrid: bool = True) -> Layout:
-    """Return the layout of the toy model, which keeps a word of 8 bytes of each token: a key and a
+    """Return the layout of the toy model, which keeps words of 8 bytes of each token: a key and a
     value of one element each."""
-    token_kv = TokenKV(num_kv_heads=1, head_size=1, v_head_size=1, element_bytes=4)
-    specs = [None if layer is None else KVSpec(token_kv, layer) for layer in layers]
-    return build_layout(specs, hybrid=hybrid)
+    specs: list[KVSpec | None] = []
+    sources: dict[int, int] = {}
+    for index, layer in enumerate(toy_layers(layers)):
+        if layer is None or layer.source is not None:
+            specs.append(None)
+        else:
+            token_kv = TokenKV(layer.num_words, 1, 1, element_bytes=4)
+            specs.append(KVSpec(token_kv, layer.pattern))
+        if layer is not None and layer.source is not None:
+            sources[index] = layer.source
+    return build_layout(specs, hybrid=hybrid, sources=sources)
 
 
 class ToyModel:
-    """Implements `Model`. Its store is one word per slot and cache tensor, on the CPU."""
+    """Implements `Model`. Its store is an array of words for each cache tensor, on the CPU."""
 
     def __init__(
         self,
@@ -66,15 +99,14 @@ class ToyModel:
         layout = toy_layout(layers, hybrid=hybrid)
         self._vocab_size = vocab_size
         self._block_size = size.block_size
-        self._layers = tuple(layers)
-        self._tensor_indices = layout.tensor_indices()
-        num_tensors = len(layout.token_kvs)
-        self._store: Words = np.zeros(
-            (num_tensors, size.num_blocks * size.block_size), dtype=np.uint64
-        )
-        self._host: Words = np.zeros(
-            (num_tensors, size.num_host_blocks, size.block_size), dtype=np.uint64
-        )
+        self._layers = toy_layers(layers)
+        self._places = layout.layer_places()
+        widths = [
+            size.block_size * form.num_parts * form.token_kv.num_kv_heads
+            for form in (tensor.forms[0] for tensor in layout.tensors)
+        ]
+        self._store = [np.zeros((size.num_blocks, width), dtype=np.uint64) for width in widths]
+        self._host = [np.zeros((size.num_host_blocks, width), dtype=np.uint64) for width in widths]
         self._states: Words = np.zeros((len(layers), max(size.num_states, 1)), dtype=np.uint64)
         self._num_copied = 0
 
@@ -84,15 +116,15 @@ class ToyModel:
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         """Copy the blocks one by one: batches of copies must result in the same."""
-        device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
         for kind, source, target in copies:
-            read = self._host if kind is CopyKind.IN else device
-            written = self._host if kind is CopyKind.OUT else device
-            written[:, target] = read[:, source]
+            read = self._host if kind is CopyKind.IN else self._store
+            written = self._host if kind is CopyKind.OUT else self._store
+            for to, words in zip(written, read, strict=True):
+                to[target] = words[source]
             self._num_copied += kind is not CopyKind.FORK
 
     def block_rows(self) -> "ToyRows":
-        return ToyRows(self._store.reshape(len(self._store), -1, self._block_size))
+        return ToyRows(self._store)
 
     def take_copy_time(self) -> CopyTime:
         """Return how many blocks were copied, in no time."""
@@ -117,18 +149,20 @@ class ToyModel:
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         ends = np.asarray(batch.context_lens, dtype=np.int64)
         hidden = _token_noise(batch.input_ids.numpy(), positions)
-        for layer, pattern in enumerate(self._layers):
-            if pattern is None:
+        for index, layer in enumerate(self._layers):
+            if layer is None:
                 assert batch.pieces is not None
-                hidden = _mix(hidden + self._carried(layer, hidden, batch.pieces))
+                hidden = _mix(hidden + self._carried(index, hidden, batch.pieces))
                 continue
-            group, tensor = self._tensor_indices[layer]
-            store = self._store[tensor]
-            store[batch.slots[group].numpy()] = _mix(hidden ^ np.uint64(_layer_salt(layer)))
-            seen = _first_seen(pattern, positions)
+            table, tensor, _ = self._places[index]
+            store = self._store[tensor].reshape(-1, layer.num_words)
+            if layer.source is None:
+                salts = np.array(_word_salts(index, layer.num_words), dtype=np.uint64)
+                store[batch.slots[table].numpy()] = _mix(hidden[:, None] ^ salts)
+            seen = _first_seen(layer.pattern, positions)
             begins = seen[starts[:-1]]
             sums, offsets = self._running_sums(
-                store, batch.block_tables[group].numpy(), begins, ends
+                store, batch.block_tables[table].numpy(), begins, ends
             )
             before = offsets[owners] - begins[owners]
             read = sums[before + positions + 1] - sums[before + seen]
@@ -139,7 +173,7 @@ class ToyModel:
         """Return the word of a recurrent layer's state after each token; write those that the
         pieces end with."""
         states, after = self._states[layer], np.empty_like(hidden)
-        words = _mix(hidden ^ np.uint64(_layer_salt(layer)))
+        words = _mix(hidden ^ np.uint64(_word_salts(layer, 1)[0]))
         starts = pieces.starts.tolist()
         spans = zip(pairwise(starts), pieces.reads.tolist(), pieces.writes.tolist(), strict=True)
         for (first, end), read, write in spans:
@@ -162,36 +196,41 @@ class ToyModel:
         positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - begins, lengths)
         blocks = tables[owners, positions // self._block_size].astype(np.int64)
         slots = blocks * self._block_size + positions % self._block_size
-        words = _mix(store[slots] ^ _position_salt(positions))
+        words = _mix(store[slots] ^ _position_salt(positions)[:, None]).sum(1, dtype=np.uint64)
         return np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(words)]), offsets[:-1]
 
 
 class ToyRows:
-    """Implements `BlockRows` over words [cache tensors, blocks, block_size]."""
+    """Implements `BlockRows` over words [blocks, words of a block] of each cache tensor."""
 
     max_rows = 8
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Sequence[Words]) -> None:
         self._words = words
 
     @property
     def row_bytes(self) -> int:
-        return self._words[:, 0].nbytes
+        return sum(words[0].nbytes for words in self._words)
 
     def new_rows(self, num_rows: int) -> Tensor:
         return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8)
 
     def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
-        self._as_words(rows)[: len(blocks)] = self._words[:, blocks].swapaxes(0, 1)
+        for to, words in self._pairs(rows):
+            to[: len(blocks)] = words[blocks]
         return Instant(0.0)
 
     def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
-        self._words[:, blocks] = self._as_words(rows)[: len(blocks)].swapaxes(0, 1)
+        for held, words in self._pairs(rows):
+            words[blocks] = held[: len(blocks)]
 
-    def _as_words(self, rows: Tensor) -> Words:
-        num_tensors, _, block_size = self._words.shape
-        words: Words = rows.numpy().view(np.uint64)
-        return words.reshape(len(rows), num_tensors, block_size)
+    def _pairs(self, rows: Tensor) -> Iterator[tuple[Words, Words]]:
+        """Yield the part of the rows for each cache tensor, and its words."""
+        whole: Words = rows.numpy().view(np.uint64)
+        first = 0
+        for words in self._words:
+            yield whole[:, first : first + words.shape[1]], words
+            first += words.shape[1]
 
 
 class ToyText:
@@ -199,7 +238,7 @@ class ToyText:
 
     def __init__(self, vocab_size: int, layers: ToyLayers = TWO_FULL) -> None:
         self._vocab_size = vocab_size
-        self._layers = tuple(layers)
+        self._layers = toy_layers(layers)
         self._sums: list[list[int]] = [[0] for _ in layers]
         self._words = [0] * len(self._layers)
         self._hidden = 0
@@ -209,15 +248,18 @@ class ToyText:
         position, self._position = self._position, self._position + 1
         salt = (position + 1) * SEED & MASK
         hidden = _mix_int(token_id * MIX_A & MASK ^ salt)
-        for layer, pattern in enumerate(self._layers):
-            stored = _mix_int(hidden ^ _layer_salt(layer))
-            if pattern is None:
-                self._words[layer] = _mix_int((self._words[layer] + stored) & MASK)
-                hidden = _mix_int((hidden + self._words[layer]) & MASK)
+        for index, layer in enumerate(self._layers):
+            if layer is None:
+                (salted,) = _word_salts(index, 1)
+                word = self._words[index] + _mix_int(hidden ^ salted)
+                self._words[index] = _mix_int(word & MASK)
+                hidden = _mix_int((hidden + self._words[index]) & MASK)
                 continue
-            sums = self._sums[layer]
-            sums.append((sums[-1] + _mix_int(stored ^ salt)) & MASK)
-            read = sums[-1] - sums[pattern.first_needed(position)]
+            sums = self._sums[index if layer.source is None else layer.source]
+            if layer.source is None:
+                stored = [_mix_int(hidden ^ each) for each in _word_salts(index, layer.num_words)]
+                sums.append((sums[-1] + sum(_mix_int(word ^ salt) for word in stored)) & MASK)
+            read = sums[-1] - sums[layer.pattern.first_needed(position)]
             hidden = _mix_int((hidden + read) & MASK)
         self._hidden = hidden
 
@@ -245,8 +287,9 @@ def toy_logits(token_ids: Sequence[int], vocab_size: int, layers: ToyLayers = TW
     return text.logits()
 
 
-def _layer_salt(layer: int) -> int:
-    return (layer + 1) * LAYER & MASK
+def _word_salts(layer: int, num_words: int) -> list[int]:
+    """Return what distinguishes the words that a layer keeps of a token."""
+    return [((layer + 1) * LAYER + word * SEED) & MASK for word in range(num_words)]
 
 
 def _first_seen(pattern: AttentionPattern, positions: Indices) -> Indices:

@@ -51,7 +51,7 @@ def runner_config(shape: Shape) -> RunnerConfig:
         max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
         block_size=shape.block_size,
         device="cpu",
-        num_groups=len(toy_layout(shape.layers, hybrid=shape.hybrid).patterns),
+        tables=toy_layout(shape.layers, hybrid=shape.hybrid).tables,
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.footprint import Footprint
-from quire.cache.layout import build_layout
+from quire.cache.layout import KeptWhole, build_layout
 from quire.cache.sizing import Budget, TooLittleMemory
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.engine.messages import EngineFacts, LayerGroupFacts
@@ -196,19 +196,23 @@ def test_the_receipt_tells_groups_reach_and_reasons() -> None:
 
 
 WHOLE_FOR = {
-    "--disable-hybrid-kv-cache-manager is set": build_layout(
+    KeptWhole.OPTION: build_layout(
         [KVSpec(TOKEN_KV, SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2, hybrid=False
     ),
-    "layers differ in the size of K and V, and so share one block table": build_layout(
-        [KVSpec(replace(TOKEN_KV, num_kv_heads=1), SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2
+    KeptWhole.UNEQUAL: build_layout(
+        [KVSpec(replace(TOKEN_KV, v_head_size=24), SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2
+    ),
+    KeptWhole.COSTLY: build_layout(
+        [KVSpec(replace(TOKEN_KV, num_kv_heads=7), SLIDING)] * 2
+        + [KVSpec(replace(TOKEN_KV, num_kv_heads=5))] * 2
     ),
 }
 
 
 @pytest.mark.parametrize("why", WHOLE_FOR)
-def test_windows_that_keep_every_token_are_told_with_their_cost(why: str) -> None:
+def test_windows_that_keep_every_token_are_told_with_their_cost(why: KeptWhole) -> None:
     layout = WHOLE_FOR[why]
-    sliding, full = layout.token_kvs[0].token_bytes, layout.token_kvs[-1].token_bytes
+    sliding, full = layout.tensors[0].token_bytes, layout.tensors[-1].token_bytes
     footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
     facts = facts_of(plan_kv(layout, footprint, limits_of(), Budget(), device_of(GPU)))
     memory = facts.memory
@@ -216,7 +220,7 @@ def test_windows_that_keep_every_token_are_told_with_their_cost(why: str) -> Non
         LayerGroupFacts("sliding_window", 100, 2, is_kept_whole=True),
         LayerGroupFacts("full_attention", None, 2),
     )
-    assert memory.why_kept_whole == why
+    assert memory.why_kept_whole == why.value
     assert memory.passed_token_bytes == memory.kv_token_bytes == 2 * (sliding + full)
     assert memory.unseen_token_bytes == 2 * sliding
     assert (
@@ -234,6 +238,25 @@ def test_windows_in_groups_of_their_own_keep_nothing_that_they_have_passed() -> 
     assert build_layout([KVSpec(TOKEN_KV)] * 2, hybrid=False).unseen_token_bytes == 0
 
 
+def test_layers_are_counted_by_what_they_are_over_all_groups() -> None:
+    """Windows beside full layers half as wide, and four layers that share K and V."""
+    narrow = replace(TOKEN_KV, num_kv_heads=1)
+    own = ([KVSpec(TOKEN_KV, SLIDING)] * 5 + [KVSpec(narrow)]) * 2
+    layout = build_layout([*own, *[None] * 4], sources={12: 11, 13: 10, 14: 10, 15: 10})
+    footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
+    facts = facts_of(plan_kv(layout, footprint, limits_of(), Budget(), device_of(GPU)))
+    assert facts.memory.why_kept_whole == ""
+    assert facts.memory.padding_share == layout.padding_share == 0.0
+    assert sum(group.num_sharing for group in facts.memory.layer_groups) == 4
+    assert {
+        (group.kind, group.reach): group.is_kept_whole for group in facts.memory.layer_groups
+    } == {("full_attention", None): False, ("sliding_window", 100): False}
+    assert (
+        "layers: 2 x full_attention (and 1 that share their K and V), "
+        "10 x sliding_window 100 (and 3 that share their K and V)"
+    ) in receipt_text(facts)
+
+
 def test_latent_groups_are_called_so() -> None:
     layout = build_layout([KVSpec(TokenKV(1, 576, 0, 2))] * 2)
     footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
@@ -245,7 +268,7 @@ def test_latent_groups_are_called_so() -> None:
 def test_padding_is_warned_about() -> None:
     padded = build_layout([KVSpec(TOKEN_KV, SLIDING)] * 17 + [KVSpec(TOKEN_KV)] * 16)
     assert padded.num_padding > 0
-    num_places = len(padded.groups) * len(padded.token_kvs)
+    num_places = len(padded.groups) * len(padded.tensors)
     warning = padding_warning(padded)
     assert warning == (
         f"{padded.num_padding} of {num_places} places hold no layer, "

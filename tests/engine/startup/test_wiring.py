@@ -63,7 +63,7 @@ def toy_engine(
     layers = (window, window) if has_windows else (AttentionPattern(),) * 2
     model = ToyModel(facts.vocab_size, KVSize(num_blocks, BLOCK_SIZE), layers)
     facts = msgspec.structs.replace(facts, num_blocks=num_blocks, is_causal=is_causal)
-    runner = build_runner(config, facts, model, None)
+    runner = build_runner(config, facts, toy_layout(layers), model, None)
     return assemble(config, facts, toy_layout(layers), runner, time.monotonic)
 
 

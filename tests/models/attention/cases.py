@@ -22,6 +22,8 @@ KINDS: dict[str, Shape] = {
     "latent": Shape(num_kv_heads=1, head_dim=40, is_latent=True),
     **{f"latent {name}": Shape(1, 1, 40, 32, is_latent=True, kept_as=name) for name in KEPT_AS[1:]},
     **{name: Shape(kept_as=name, window_size=40) for name in KEPT_AS[1:]},
+    "parts": Shape(num_kv_heads=1, window_size=8, num_parts=2, index=2),
+    "parts int8": Shape(4, 1, window_size=8, num_parts=4, kept_as=KVCacheDtype.INT8),
 }
 
 spans = st.lists(
@@ -65,6 +67,8 @@ def _shapes(draw: st.DrawFn) -> Shape:
         v_head_size=draw(st.sampled_from([head_size, head_size, 32, 96])),
         window_size=window,
         chunk_size=chunk,
+        num_parts=draw(st.sampled_from([1, 1, 2, 3])),
+        index=draw(st.sampled_from([1, 2])),
     )
 
 

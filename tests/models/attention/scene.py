@@ -38,7 +38,8 @@ class Span(NamedTuple):
 class Shape:
     """Three layers, of which `index` is run: 0 sees everything, 1 and 2 what `window_size` or
     `chunk_size` says. If there is one of these, each layer is in a group of its own, unless
-    `hybrid` is false. `head_dim` is the K width."""
+    `hybrid` is false. `head_dim` is the K width. Layer 0 has `num_parts` times as many K/V heads:
+    the others, if they are in groups of their own, lie so many to a cache tensor."""
 
     num_heads: int = 4
     num_kv_heads: int = 2
@@ -52,6 +53,7 @@ class Shape:
     kept_as: KVCacheDtype = KVCacheDtype.AUTO
     hybrid: bool = True
     index: int = 1
+    num_parts: int = 1
     block_size: int = 16
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -60,7 +62,7 @@ class Shape:
     def layers(self) -> tuple[LayerFacts, ...]:
         wide = LayerFacts(
             index=0,
-            num_kv_heads=self.num_kv_heads,
+            num_kv_heads=self.num_kv_heads * self.num_parts,
             head_size=self.head_dim,
             v_head_size=self.v_head_size,
             scale=0.7 * self.head_dim**-0.5,
@@ -68,7 +70,8 @@ class Shape:
             has_sinks=self.has_sinks,
             is_latent=self.is_latent,
         )
-        narrow = replace(wide, index=1, window_size=self.window_size, chunk_size=self.chunk_size)
+        seen = replace(wide, window_size=self.window_size, chunk_size=self.chunk_size)
+        narrow = replace(seen, index=1, num_kv_heads=self.num_kv_heads)
         return wide, narrow, replace(narrow, index=2)
 
     @property
@@ -93,7 +96,7 @@ class Scene:
         self.shape = shape
         self.layer = shape.layers[shape.index]
         self.layout = shape.layout
-        self.group, self.place = self.layout.tensor_indices()[self.layer.index]
+        self.table, self.place = self._store(1).layer_tensors[self.layer.index]
         generator = torch.Generator().manual_seed(seed)
         self.sequences = [self._sequence(span, generator) for span in spans]
         self.sinks: Tensor | None = None
@@ -102,17 +105,17 @@ class Scene:
             self.sinks = sinks.to(shape.device, shape.dtype)
 
     def _sequence(self, span: Span, generator: torch.Generator) -> Sequence:
-        shape, length = self.shape, sum(span)
+        shape, length, num_kv_heads = self.shape, sum(span), self.layer.num_kv_heads
 
         def normal(num_tokens: int, num_heads: int, width: int) -> Tensor:
             size = (num_tokens, num_heads, width)
             return torch.randn(size, generator=generator).to(shape.device, shape.dtype)
 
         query = normal(span.num_new, shape.num_heads, shape.head_dim)
-        key = normal(length, shape.num_kv_heads, shape.head_dim)
+        key = normal(length, num_kv_heads, shape.head_dim)
         if shape.is_latent:
             return Sequence(span, query, key, key[..., : shape.v_head_size])
-        return Sequence(span, query, key, normal(length, shape.num_kv_heads, shape.v_head_size))
+        return Sequence(span, query, key, normal(length, num_kv_heads, shape.v_head_size))
 
     def paging(self, seed: int = 0) -> Paging:
         paging = Paging(
@@ -120,7 +123,7 @@ class Scene:
             max(sum(sequence.span) for sequence in self.sequences),
             block_size=self.shape.block_size,
             seed=seed,
-            num_groups=len(self.layout.groups),
+            tables=self.layout.tables,
         )
         return paging.on(self.shape.device)
 
@@ -128,7 +131,8 @@ class Scene:
         spans = [sequence.span for sequence in self.sequences]
         batch = paging.batch([(i, s.num_past, [0] * s.num_new) for i, s in enumerate(spans)])
         rubbish = random.Random(len(spans))
-        for pattern, table in zip(self.layout.patterns, batch.block_tables, strict=True):
+        for form, table in zip(self.layout.tables, batch.block_tables, strict=True):
+            pattern = self.layout.groups[form.group].pattern
             for (num_past, num_new), row in zip(spans, table, strict=True):
                 first = pattern.first_needed(num_past) // self.shape.block_size
                 end = -(-(num_past + num_new) // self.shape.block_size)
@@ -145,9 +149,12 @@ class Scene:
         return store
 
     def empty_store(self, paging: Paging) -> KVStore:
+        return self._store(paging.num_blocks)
+
+    def _store(self, num_blocks: int) -> KVStore:
         return build_kv_store(
             self.layout,
-            KVSize(paging.num_blocks, self.shape.block_size),
+            KVSize(num_blocks, self.shape.block_size),
             codec=self.shape.codec,
             device=torch.device(self.shape.device),
         )
@@ -157,7 +164,7 @@ class Scene:
         for i, (span, _, key, value) in enumerate(self.sequences):
             first = self.layer.pattern.first_needed(span.num_past)
             for position in range(first, span.num_past):
-                slot = paging.slot(i, position, self.group)
+                slot = paging.slot(i, position, self.table)
                 put(keys, slot, store.codec.encode(key[position]))
                 if values is not None:
                     put(values, slot, store.codec.encode(value[position]))
@@ -193,7 +200,7 @@ class Scene:
         key, value = self.kept(key), self.kept(value)
         if self.layer.is_latent:
             value = key[..., : self.layer.v_head_size]
-        group = self.shape.num_heads // self.shape.num_kv_heads
+        group = self.shape.num_heads // self.layer.num_kv_heads
         key, value = (each.double().repeat_interleave(group, dim=1) for each in (key, value))
         sinks = None if self.sinks is None else self.sinks.double()
         found = []

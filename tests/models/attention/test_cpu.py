@@ -95,7 +95,7 @@ def test_every_byte_is_read_as_the_codec_reads_it(
     scene = Scene(Shape(1, 1, 32, len(numbers), kept_as=kept_as, dtype=dtype), [Span(1, 1)])
     paging = scene.paging()
     store = scene.store(paging)
-    slot = paging.slot(0, 0, scene.group)
+    slot = paging.slot(0, 0, scene.table)
     kept = EncodedKV(numbers[None], torch.tensor([scale], dtype=torch.bfloat16))
     values = store.values[scene.place]
     assert values is not None
@@ -131,7 +131,7 @@ def test_a_block_outside_the_store_is_refused_before_anything_is_written(
     scene = Scene(Shape(block_size=4), [Span(9, 1), Span(5, 3)])
     paging = scene.paging()
     store, batch = scene.store(paging), scene.batch(paging)
-    batch.block_tables[scene.group][1][1] = block
+    batch.block_tables[scene.table][1][1] = block
     before = [tensor.clone() for tensor in store.tensors]
     with pytest.raises(IndexError, match="layer 1 lies outside its store"):
         scene.attend(CPUAttention(store, kernels).begin(batch))
@@ -143,7 +143,7 @@ def test_a_slot_outside_the_store_is_refused(kernels: Library) -> None:
     scene = Scene(Shape(), [Span(9, 1)])
     paging = scene.paging()
     batch = scene.batch(paging)
-    batch.slots[scene.group][0] = paging.num_blocks * scene.shape.block_size
+    batch.slots[scene.table][0] = paging.num_blocks * scene.shape.block_size
     with pytest.raises(IndexError, match="outside its store"):
         scene.attend(CPUAttention(scene.store(paging), kernels).begin(batch))
 

@@ -270,8 +270,8 @@ def test_a_model_says_by_it_what_it_says_by_the_reference(
 ) -> None:
     checkpoint = references.checkpoint(family)
     loaded = load(checkpoint)
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(2, 30, block_size=8, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(2, 30, block_size=8, tables=tables)
     batches = [
         paging.batch(chunks) for chunks in ([(0, 0, range(25))], [(0, 25, [7]), (1, 0, [3])])
     ]

@@ -111,8 +111,8 @@ def recorded(
 def test_captured_steps_say_what_generate_says(family: str, references: References) -> None:
     prompts = fidelity_prompts()[:MAX_SEQS]
     loaded = load(references.checkpoint(family), "float32")
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     device = StandInDevice()
     graphed = recorded(loaded, paging, device)
     assert graphed.largest == MAX_SEQS and not graphed.why_not

@@ -74,8 +74,8 @@ class Subject(NamedTuple):
 
 
 def in_pieces(loaded: LoadedModel, device: StandInDevice, scale: Scale = PLAIN) -> Subject:
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     launched = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     buffers = PieceBuffers(PieceLimits(scale.max_tokens, scale.num_seqs), CPU)

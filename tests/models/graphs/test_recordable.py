@@ -64,8 +64,8 @@ def crossings_of_a_step(family: str, references: References) -> int:
     loaded = load(references.checkpoint(family))
     without_values(loaded)
     model = loaded.attach(1, BLOCK_SIZE)
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    limits = DecodeLimits(MAX_SEQS, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    limits = DecodeLimits(MAX_SEQS, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(tables))
     buffers = Buffers(limits, META)
     num = 0
     for size, rows in ((1, 1), (MAX_SEQS, MAX_SEQS), (MAX_SEQS, MAX_SEQS - 1)):

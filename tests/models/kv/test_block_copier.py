@@ -1,5 +1,6 @@
 """Blocks are copied in the given order, whenever the copies beside the computing really run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -83,7 +84,7 @@ def compute(store: KVStore, step: StepCopies, number: int, seen: list[list[Tenso
     overwrite(store.tensors, step, number)
 
 
-def overwrite(tensors: list[Tensor], step: StepCopies, number: int) -> None:
+def overwrite(tensors: Sequence[Tensor], step: StepCopies, number: int) -> None:
     for tensor in tensors:
         as_bytes(tensor)[list(step.new_blocks)] = 100 + number
 

@@ -22,7 +22,8 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def layout_of(layers: list[LayerFacts], dtype: torch.dtype, options: KVOptions) -> Layout:
-    facts = ModelFacts("made up", tuple(layers), 2, 1000, (), "any", dtype.itemsize)
+    numbered = tuple(replace(layer, index=index) for index, layer in enumerate(layers))
+    facts = ModelFacts("made up", numbered, 2, 1000, (), "any", dtype.itemsize)
     return facts.layout(options)
 
 
@@ -69,6 +70,19 @@ models = st.one_of(
         min_size=1,
         max_size=12,
     ),
+    st.sampled_from([[1, 2], [2, 3], [1, 2, 4]]).flatmap(
+        lambda heads: st.lists(
+            st.builds(
+                layer,
+                st.sampled_from(heads),
+                st.sampled_from([(12, 8), (24, 16)]),
+                st.sampled_from(["full", "window", "chunk"]),
+                st.sampled_from([4, 8]),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    ),
 )
 
 
@@ -100,6 +114,42 @@ def test_a_block_of_the_host_is_a_row_of_the_bytes_that_sizing_counts(
     num_unused = layout.host_block_bytes(4) - layout.block_bytes(4)
     assert int((written == 0).sum()) == num_unused < ROW_ALIGNMENT * len(store.tensors)
     assert not store.host.any()
+
+
+@given(
+    models.filter(lambda layers: not any(layer.is_latent for layer in layers)),
+    st.sampled_from(KEPT_AS),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_layers_never_see_what_others_write(
+    layers: list[LayerFacts], kept_as: KVCacheDtype, hybrid: bool, seed: int
+) -> None:
+    """Each group has a third of the blocks or fewer; all layers fill all slots of theirs, by the
+    tables that they attend by, and then read what they wrote."""
+    layout = layout_of(layers, torch.float32, KVOptions(kept_as, hybrid))
+    num_blocks = 1 + 2 * len(layout.groups)
+    store = build(layout, torch.float32, kept_as, num_blocks=num_blocks)
+    generator = torch.Generator().manual_seed(seed)
+    ids = 1 + torch.randperm(num_blocks - 1, generator=generator)
+    written = {}
+    for index, facts in enumerate(layers):
+        form = layout.tables[store.table(index)]
+        blocks = ids[2 * form.group : 2 * form.group + 2] * form.num_parts + form.part
+        slots = (blocks[:, None] * 4 + torch.arange(4)).flatten()
+        keys, values = (
+            torch.randn(8, facts.num_kv_heads, width, generator=generator)
+            for width in (facts.head_size, facts.v_head_size)
+        )
+        store.write(index, keys, values, slots)
+        written[index] = slots, keys, values
+    for tensor in store.tensors:
+        assert not tensor[0].any(), "the null block is nobody's"
+    codec = store.codec
+    for index, (slots, *own) in written.items():
+        kept = [codec.decode(codec.encode(x), torch.empty_like(x)) for x in own]
+        for read, wanted in zip(store.read(index, slots, GatherWorkspace()), kept, strict=True):
+            assert torch.equal(read, wanted)
 
 
 @given(

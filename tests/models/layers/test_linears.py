@@ -50,8 +50,8 @@ def load_packed(folder: Path, kernels: ModelKernels, dtype: str = "bfloat16") ->
 
 
 def logits(loaded: LoadedModel, rows: Sequence[int] = range(len(PROMPT))) -> Tensor:
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(1, 16, block_size=4, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(1, 16, block_size=4, tables=tables)
     model = loaded.attach(paging.num_blocks, 4)
     return model.forward(paging.batch([(0, 0, PROMPT)], rows=rows)).float()
 

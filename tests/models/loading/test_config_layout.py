@@ -19,6 +19,7 @@ from quire.models.config import CheckpointError, KVCacheDtype, KVOptions, ModelD
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.config_layout import layout_from_config
+from quire.models.loading.config_states import states_from_config
 from quire.models.loading.loader import load_model
 from quire.models.loading.preview import Preview, look_ahead
 from quire.models.loading.weight_files import read_headers, stored_float_bytes, weight_bytes
@@ -65,6 +66,7 @@ def test_the_outline_is_what_the_probe_measures(name: str, references: Reference
     assert is_part or preview.weight_bytes >= 0.95 * parameter_bytes(loaded.module)
     assert preview.weight_bytes <= loaded.weight_bytes
     assert preview.are_kept
+    assert states_from_config(preview.config) == loaded.facts.recurrent
     for options in OPTIONS:
         outlined = preview.layout(options)
         assert outlined in (None, loaded.facts.layout(options))
@@ -79,7 +81,9 @@ def parameter_bytes(module: nn.Module) -> int:
 TOLD = (
     *("llama", "qwen2", "qwen2, windows in the upper layers", "qwen3", "mistral"),
     *("mistral, window", "phi3", "phi3, window", "gpt_neox", "gpt2", "gemma2", "gemma3_text"),
+    *("gemma3n_text", "gemma4_text", "gemma4_text, layers that share K and V", "mimo_v2_flash"),
     *("olmo2", "mixtral", "qwen3_moe", "gpt_oss", "llama4_text", "cohere2", "deepseek_v3"),
+    *(name for name, family in SERVED.items() if "state" in family.attention),
 )
 
 
@@ -88,7 +92,7 @@ def token_kvs_and_patterns(**fields: object) -> tuple[set[TokenKV], list[Attenti
     if layout is None:
         return None
     by_layer = {layer: group.pattern for group in layout.groups for layer in group.layers}
-    return set(layout.token_kvs), [by_layer[layer] for layer in sorted(by_layer)]
+    return {form.token_kv for form in layout.forms}, [by_layer[layer] for layer in sorted(by_layer)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_what_is_not_said_of_heads_is_worked_out(
 def test_the_old_names_of_gpt_are_known() -> None:
     config = SimpleNamespace(n_layer=3, n_embd=48, n_head=6)
     layout = layout_from_config(config, KVOptions(), dtype_bytes=4)
-    assert layout is not None and set(layout.token_kvs) == {TokenKV(6, 8, 8, 4)}
+    assert layout is not None and layout.forms == ((TokenKV(6, 8, 8, 4), 1),)
 
 
 @pytest.mark.parametrize(

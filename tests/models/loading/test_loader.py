@@ -25,10 +25,11 @@ from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loader import load_model
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
-from tests.models.families import DENSE, REFUSED, VOCAB, Family
+from tests.models.families import DENSE, VOCAB, Family
 from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
 from tests.models.reference import References
+from tests.models.refused_families import REFUSED
 from tests.rounding import compounded
 
 CPU = torch.device("cpu")

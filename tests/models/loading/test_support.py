@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from quire.models.config import UnsupportedModel
-from quire.models.loading.support import layering, max_model_len, refuse_unsupported
+from quire.models.loading.config_states import states_from_config
+from quire.models.loading.support import (
+    UNLIMITED_LEN,
+    layering,
+    max_model_len,
+    refuse_unsupported,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +54,25 @@ def test_dynamic_rope_is_refused_in_any_kind_of_layer(kind: str | None) -> None:
 def test_a_configuration_without_a_length_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="no context length"):
         max_model_len(SimpleNamespace(model_type="endless"))
+
+
+@pytest.mark.parametrize("kinds", [["linear_attention"], ["linear_attention", "full_attention"]])
+def test_only_models_without_attention_need_no_length(kinds: list[str]) -> None:
+    config = SimpleNamespace(model_type="mamba2", num_hidden_layers=len(kinds), layer_types=kinds)
+    if "full_attention" not in kinds:
+        assert max_model_len(config) == UNLIMITED_LEN
+        return
+    with pytest.raises(UnsupportedModel, match="no context length"):
+        max_model_len(config)
+
+
+@pytest.mark.parametrize("value", [None, 0, "auto"])
+def test_a_size_of_a_state_that_is_no_size_is_refused_by_its_field(value: object) -> None:
+    config = SimpleNamespace(
+        model_type="bamba", layer_types=["linear_attention"], mamba_n_heads=value
+    )
+    with pytest.raises(UnsupportedModel, match=f"mamba_n_heads .* is {value!r}, must be an"):
+        states_from_config(config)
 
 
 def test_windows_that_each_layer_states_are_left_to_what_attention_is_told() -> None:

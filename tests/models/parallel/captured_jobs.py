@@ -57,11 +57,11 @@ def ask_captured(group: RankGroup, question: CaptureQuestion) -> CaptureAnswer:
         dtype=ModelDtype.FLOAT32,
         on_progress=ignore_phase,
     )
-    num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    tables = loaded.facts.layout(KVOptions()).tables
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     whole, cut = _devices(group, question)
-    limits = DecodeLimits(len(prompts), MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
+    limits = DecodeLimits(len(prompts), MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(tables))
     backend = FromTensors(model.backend, whole)
     decode = record_decode(model, backend, Buffers(limits, CPU), whole, ignore_progress)
     buffers = PieceBuffers(PieceLimits(MAX_TOKENS, len(prompts)), CPU)

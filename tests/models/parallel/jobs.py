@@ -114,9 +114,7 @@ def _answer(loaded: LoadedModel, question: Question) -> Answer:
     prompts, num_new = question.prompts, question.num_new
     layout = loaded.facts.layout(KVOptions())
     longest = max(map(len, prompts)) + num_new
-    paging = Paging(
-        len(prompts), longest, block_size=BLOCK_SIZE, seed=5, num_groups=len(layout.groups)
-    )
+    paging = Paging(len(prompts), longest, block_size=BLOCK_SIZE, seed=5, tables=layout.tables)
     forwards = [vars(part).get("forward") for part in loaded.module.modules()]
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     chunks = [(i, 0, prompt) for i, prompt in enumerate(prompts)]

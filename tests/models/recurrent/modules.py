@@ -43,6 +43,12 @@ class ModuleSubject:
     spec: StateSpec
 
     @property
+    def hidden_size(self) -> int:
+        size = self.part.hidden_size
+        assert isinstance(size, int)
+        return size
+
+    @property
     def state_shape(self) -> tuple[int, ...]:
         return (self.spec.num_elements,)
 

@@ -132,6 +132,7 @@ def test_server_info_has_the_memory_receipt() -> None:
                 "reach": None,
                 "num_layers": 3,
                 "is_kept_whole": False,
+                "num_sharing": 0,
             }
         ],
         "padding_share": 0.0,

@@ -41,12 +41,25 @@ class LoadedRanks:
         return 1 if self.others is None else self.others.leader.num_ranks
 
     def attach(
-        self, num_blocks: int, block_size: int, options: KVOptions, *, num_host_blocks: int = 0
+        self,
+        num_blocks: int,
+        block_size: int,
+        options: KVOptions,
+        *,
+        num_host_blocks: int = 0,
+        num_states: int = 0,
     ) -> HFModel | LeadingModel:
-        """Allocate K and V on all ranks, and return a model that attends over them."""
+        """Allocate K and V on all ranks, and return a model that attends over them. Models with
+        recurrent layers have one rank."""
         others, attach = self.others, self.local.attach
         if others is None:
-            return attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
+            return attach(
+                num_blocks,
+                block_size,
+                options,
+                num_host_blocks=num_host_blocks,
+                num_states=num_states,
+            )
         with others.leader.together():
             others.leader.tell(AttachModel(num_blocks, block_size, options, num_host_blocks))
             model = attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)

@@ -51,7 +51,7 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
 class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
     """Rank 0 to another: compute a step.
 
-    num_groups, table_width: the block tables are [num_groups, chunks, table_width].
+    num_tables, table_width: the block tables are [num_tables, chunks, table_width].
     num_logits: the number of logits indices; num_states that of states indices, None for none.
     tensors: the step's tensors as int64 in the order of `step_tensors.py`; None where rank 0
         broadcasts them from device to device.
@@ -59,7 +59,7 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
 
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
-    num_groups: int
+    num_tables: int
     table_width: int
     num_logits: int
     num_states: int | None

@@ -30,7 +30,7 @@ def header(batch: Batch, tensors: bytes | None) -> Forward:
     return Forward(
         query_starts=batch.query_starts,
         context_lens=batch.context_lens,
-        num_groups=len(batch.block_tables),
+        num_tables=len(batch.block_tables),
         table_width=batch.block_tables[0].shape[1] if batch.block_tables else 0,
         num_logits=len(batch.logits_indices),
         num_states=None if states is None else len(states),
@@ -50,8 +50,8 @@ def unpacked_batch(step: Forward, packed: Tensor) -> Batch:
     return Batch(
         input_ids=input_ids,
         positions=positions,
-        slots=tuple(rest[: step.num_groups]),
-        block_tables=tuple(rest[step.num_groups :]),
+        slots=tuple(rest[: step.num_tables]),
+        block_tables=tuple(rest[step.num_tables :]),
         query_starts=step.query_starts,
         context_lens=step.context_lens,
         logits_indices=logits_indices,
@@ -66,7 +66,7 @@ def _like(step: Forward) -> Iterator[Tensor]:
         yield torch.empty(size, dtype=torch.int64, device=META)
     if step.num_states is not None:
         yield torch.empty(step.num_states, dtype=torch.int64, device=META)
-    for _ in range(step.num_groups):
+    for _ in range(step.num_tables):
         yield torch.empty(num_tokens, dtype=torch.int64, device=META)
-    for _ in range(step.num_groups):
+    for _ in range(step.num_tables):
         yield torch.empty((num_chunks, step.table_width), dtype=torch.int32, device=META)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.layout import Layout
+from quire.cache.states.policy import SnapshotPolicy
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.engine import Engine, EngineExtras
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
@@ -26,7 +27,11 @@ Clock = Callable[[], float]
 
 
 def build_runner(
-    config: EngineConfig, facts: EngineFacts, model: Model, vocabulary: GrammarVocabulary | None
+    config: EngineConfig,
+    facts: EngineFacts,
+    layout: Layout,
+    model: Model,
+    vocabulary: GrammarVocabulary | None,
 ) -> Runner:
     """Return a runner over a model that has its KV cache. Without a vocabulary grammars fail."""
     runner_config = RunnerConfig(
@@ -34,7 +39,7 @@ def build_runner(
         max_num_blocks=-(-facts.max_model_len // facts.block_size),
         block_size=facts.block_size,
         device=facts.device,
-        num_groups=len(facts.memory.layer_groups),
+        tables=layout.tables,
         cuts_prompts=facts.is_causal,
         disabled=config.model.disable_optimizations,
     )
@@ -73,6 +78,8 @@ def _cache_config(
         groups=layout.patterns,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
+        num_states=facts.num_states,
+        snapshots=SnapshotPolicy(interval=memory.state_snapshot_interval),
         block_hash=block_hash(memory, fingerprint),
         enable_kv_cache_events=config.tracing.enable_kv_cache_events,
     )

@@ -53,6 +53,7 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
+from quire.engine.startup.state_plan import LEAST_STATES, check_states
 from quire.engine.startup.weights_cache import check_weights_cache
 from quire.models.batch import Model
 from quire.models.graphs.capture import GraphDevice
@@ -126,10 +127,13 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     limits = _limits_before_load(start)
     timer.end("outline")
     loaded, vocabulary = _load(start)
+    if loaded.local.facts.recurrent:
+        check_states(config.memory)
     sizing = Sizing(config, loaded.local, limits)
     footprint = _profile(sizing, loaded, on_progress)
     timer.end("profile")
     memories = loaded.memories()
+    footprint = sizing.with_states(footprint, memories)
     plan = sizing.plan(footprint, memories)
     model = _attach(config, loaded, plan)
     timer.end("kv_cache")
@@ -157,7 +161,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
     _log_facts(facts, plan.capacity.layout)
-    runner = build_runner(config, facts, recorded.model, vocabulary)
+    runner = build_runner(config, facts, plan.capacity.layout, recorded.model, vocabulary)
     return assemble(start.local_config, facts, plan.capacity.layout, runner, timer.clock), facts
 
 
@@ -195,6 +199,7 @@ def _attach(config: EngineConfig, loaded: LoadedRanks, plan: KVPlan) -> HFModel 
         plan.capacity.block_size,
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
+        num_states=plan.capacity.num_states,
     )
 
 
@@ -213,8 +218,13 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
     config, loaded, limits = sizing.config, sizing.model, sizing.limits
     num_tokens = largest_step(limits)
     block_size = config.memory.block_size
-    model = ranks.attach(num_blocks=1, block_size=block_size, options=config.kv_options)
-    batches = NullBatches(block_size, len(sizing.layout.groups), loaded.device)
+    num_states = LEAST_STATES if loaded.facts.recurrent else 0
+    model = ranks.attach(
+        num_blocks=1, block_size=block_size, options=config.kv_options, num_states=num_states
+    )
+    batches = NullBatches(
+        block_size, len(sizing.layout.tables), loaded.device, has_states=num_states > 0
+    )
     batch = batches.chunk(0, num_tokens)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
@@ -237,7 +247,12 @@ def _warm_up(model: Model, plan: KVPlan, device: torch.device, graph_device: Gra
     Return logits."""
     model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())
     capacity, longest = plan.capacity, plan.limits.max_model_len
-    batches = NullBatches(capacity.block_size, len(capacity.layout.groups), device)
+    batches = NullBatches(
+        capacity.block_size,
+        len(capacity.layout.tables),
+        device,
+        has_states=capacity.num_states > 0,
+    )
     for num_tokens in WARM_UP_TOKENS:
         model.forward(batches.chunk(0, min(num_tokens, plan.num_tokens, longest)))
     logits = model.forward(batches.chunk(longest - 1, 1))

@@ -58,5 +58,5 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         ),
     )
     model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, space.num_blocks))
-    runner = build_runner(config, facts, model, None)
+    runner = build_runner(config, facts, TOY_LAYOUT, model, None)
     return assemble(config, facts, TOY_LAYOUT, runner, clock), facts

@@ -9,10 +9,11 @@ import torch
 
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
-from quire.cache.sizing import MIB, KVCapacity, check_has_attention
+from quire.cache.sizing import MIB, KVCapacity
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.devices.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
+from quire.engine.startup.state_plan import LEAST_STATES, check_states
 from quire.engine.startup.swap_space import swap_space
 from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name
@@ -27,7 +28,7 @@ INDEX_BYTES = 8
 
 def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
     """Return the least bytes that a token of a step takes: logits, id, position and slots."""
-    return vocab_size * dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    return vocab_size * dtype_bytes + (2 + len(layout.tables)) * INDEX_BYTES
 
 
 def check_before_load(
@@ -41,9 +42,9 @@ def check_before_load(
     than they do: steps as small as they may be, and no memory for weights that a host maps from
     their files. `memory` is that of `device`.
     """
+    if preview.state_bytes:
+        check_states(config.memory)
     layout = preview.layout(config.kv_options)
-    if layout is not None:
-        check_has_attention(layout)
     if memory.is_host:
         memory = memory.share(config.model.tensor_parallel_size)
     _check_attention(config.kv_options, preview, layout, device)
@@ -64,27 +65,37 @@ def _check_blocks(
     is_mapped = memory.is_host and preview.are_kept
     weight_bytes = 0 if is_mapped else preview.weight_bytes
     available = step_budget(memory, config.budget, weight_bytes=weight_bytes)
+    state_bytes = preview.state_bytes
+    num_states = LEAST_STATES if state_bytes else 0
     block_bytes = layout.block_bytes(config.block_size)
-    num_blocks = max(available, 0) // block_bytes
+    left = max(available - num_states * state_bytes, 0)
+    num_blocks = left // block_bytes if block_bytes else 1
     given = config.budget.blocks(
         layout, block_size=config.block_size, max_chunk_tokens=limits.max_step_tokens
     )
     if given is not None:
         num_blocks = min(num_blocks, given)
     capacity = KVCapacity(
-        layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs
+        layout,
+        num_blocks,
+        config.block_size,
+        limits.num_tokens or limits.max_num_seqs,
+        num_states,
     )
     logger.info(
-        "before the load: weights %.1f MiB; one request of %d tokens needs %.1f MiB of KV; "
-        "%.1f MiB are available to it",
+        "before the load: weights %.1f MiB; one request of %d tokens needs %.1f MiB of KV and "
+        "%.1f MiB of states; %.1f MiB are available to it",
         preview.weight_bytes / MIB,
         limits.max_model_len,
         (capacity.max_blocks(limits.max_model_len) + 1) * block_bytes / MIB,
-        num_blocks * block_bytes / MIB,
+        num_states * state_bytes / MIB,
+        (num_blocks * block_bytes + num_states * state_bytes) / MIB,
     )
     capacity.check(limits.max_model_len, config.budget)
     least = least_token_bytes(preview.vocab_size, preview.dtype_bytes or 0, layout)
-    footprint = Footprint(config.block_size, block_bytes, least)
+    footprint = Footprint(
+        config.block_size, block_bytes, least, num_states=num_states, state_bytes=state_bytes
+    )
     usable = AvailableMemory(available, memory.is_unified, config.enable_prefix_caching)
     solve_kv(layout, footprint, limits, config.budget, usable)
 
@@ -94,7 +105,7 @@ def _check_attention(
 ) -> None:
     if preview.dtype is None:
         return
-    token_kvs = () if layout is None else layout.token_kvs
+    token_kvs = [] if layout is None else [form.token_kv for form in layout.forms]
     site = AttentionSetup(
         device,
         choose_codec(options.dtype, preview.dtype),

@@ -50,7 +50,7 @@ def fingerprint_of(
         "disabled": sorted(map(str, model.disable_optimizations)),
         "block_size": facts.block_size,
         "groups": repr(layout.groups),
-        "token_kvs": repr(layout.token_kvs),
+        "tensors": repr(layout.tensors),
     }
     return sha256(json.dumps(said, sort_keys=True).encode()).digest()
 

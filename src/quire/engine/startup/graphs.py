@@ -100,7 +100,7 @@ def _graph_plan(kinds: GraphKinds, plan: KVPlan) -> GraphPlan:
         limits.max_num_seqs,
         limits.max_model_len,
         -(-limits.max_model_len // capacity.block_size),
-        len(capacity.layout.groups),
+        len(capacity.layout.tables),
     )
     return GraphPlan(kinds, sizes, plan.num_tokens)
 

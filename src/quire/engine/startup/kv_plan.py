@@ -90,7 +90,13 @@ def plan_kv(
 ) -> KVPlan:
     """Decide blocks and token budget. Raises TooLittleMemory with the numbers and the remedies."""
     solution = solve_kv(layout, footprint, limits, budget, memory)
-    capacity = KVCapacity(layout, solution.num_blocks, footprint.block_size, solution.num_tokens)
+    capacity = KVCapacity(
+        layout,
+        solution.num_blocks,
+        footprint.block_size,
+        solution.num_tokens,
+        footprint.num_states,
+    )
     capacity.check(limits.max_model_len, budget)
     reasons = Reasons(
         f"as {budget.option} says" if budget.is_explicit else _why_blocks(solution),

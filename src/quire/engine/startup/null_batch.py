@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch
+from quire.models.recurrent.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
 class NullBatches:
     """Makes batches of one chunk, shaped as a runner shapes them, for a model on `device` whose KV
-    cache has blocks of `block_size` tokens in each of `num_groups` layer groups."""
+    cache has blocks of `block_size` tokens, and whose layers attend by `num_tables` block tables.
+    Where it `has_states`, the first state after the null state is written."""
 
     block_size: int
-    num_groups: int
+    num_tables: int
     device: torch.device
+    has_states: bool = False
 
     def chunk(self, start: int, num_tokens: int) -> Batch:
         """Return a batch of `num_tokens` tokens that follow `start` others, all on the null block,
@@ -28,9 +32,14 @@ class NullBatches:
         return Batch(
             input_ids=torch.zeros_like(positions),
             positions=positions,
-            slots=(torch.zeros_like(positions),) * self.num_groups,
-            block_tables=(table,) * self.num_groups,
+            slots=(torch.zeros_like(positions),) * self.num_tables,
+            block_tables=(table,) * self.num_tables,
             query_starts=(0, num_tokens),
             context_lens=(end,),
             logits_indices=positions - start,
+            pieces=self._pieces(num_tokens) if self.has_states else None,
         )
+
+    def _pieces(self, num_tokens: int) -> Pieces:
+        values = ([0, num_tokens], [NULL_STATE], [NULL_STATE + 1], [0, 1])
+        return Pieces(*(torch.tensor(v, dtype=torch.int32, device=self.device) for v in values))

@@ -169,8 +169,9 @@ def _with_blocks(
             f"{before.available / MIB:,.1f} MiB available"
         )
     memory = replace(before, available=before.available - engine.weight_bytes)
-    footprint = sizing.footprint(step)
-    plan = sizing.plan(footprint, Memories((memory,), _host(memory)))
+    memories = Memories((memory,), _host(memory))
+    footprint = sizing.with_states(sizing.footprint(step), memories)
+    plan = sizing.plan(footprint, memories)
     receipt = sizing.receipt(footprint, plan, memory, engine.weight_bytes)
     facts = sizing.facts(plan, receipt, attention, {})
     return replace(engine, facts=facts, capacity=plan.capacity)

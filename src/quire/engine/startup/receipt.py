@@ -1,7 +1,7 @@
 """The memory receipt: decisions about memory, as facts for the server and text for people."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quire.cache.layout import LayerGroup, Layout
 from quire.cache.sizing import MIB, KVCapacity
@@ -28,7 +28,7 @@ def memory_facts(
         why_max_num_batched_tokens=reasons.num_tokens,
         passed_token_bytes=layout.passed_token_bytes,
         unseen_token_bytes=layout.unseen_token_bytes,
-        why_kept_whole=_why_kept_whole(layout),
+        why_kept_whole=str(layout.kept_whole or ""),
     )
 
 
@@ -38,7 +38,7 @@ def kept_whole_warning(memory: MemoryFacts) -> str | None:
         return None
     kept = [group for group in memory.layer_groups if group.is_kept_whole]
     return (
-        f"{', '.join(map(_group_text, kept))}: these layers keep every token, since "
+        f"{_layers_text(kept)}: these layers keep every token, since "
         f"{memory.why_kept_whole}; of a token that their windows have passed all layers hold "
         f"{memory.passed_token_bytes:,} bytes, where "
         f"{memory.passed_token_bytes - memory.unseen_token_bytes:,} would do"
@@ -49,9 +49,8 @@ def padding_warning(layout: Layout) -> str | None:
     """Return a warning if the model's layers leave KV memory unused, else None."""
     if not layout.num_padding:
         return None
-    num_places = len(layout.groups) * len(layout.token_kvs)
     return (
-        f"{layout.num_padding} of {num_places} places hold no layer, "
+        f"{layout.num_padding} of {layout.num_places} places hold no layer, "
         f"{layout.padding_share:.1%} of KV memory"
     )
 
@@ -70,7 +69,7 @@ def receipt_text(facts: EngineFacts) -> str:
             f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
             f"({memory.why_num_blocks})",
-            f"  layers: {', '.join(map(_group_text, memory.layer_groups))}",
+            f"  layers: {_layers_text(memory.layer_groups)}",
             *_kept_whole_lines(memory),
             f"  a step: {facts.max_num_batched_tokens} tokens "
             f"({memory.why_max_num_batched_tokens})",
@@ -97,27 +96,39 @@ def _kept_whole_lines(memory: MemoryFacts) -> list[str]:
     return [] if warning is None else [f"  kept whole: {warning}"]
 
 
-def _why_kept_whole(layout: Layout) -> str:
-    """Return why layers with windows or chunks keep every token, or nothing if none does. Where K
-    and V differ in size, the option would change nothing."""
-    if not layout.is_kept_whole:
-        return ""
-    if len(set(layout.token_kvs)) == 1:
-        return "--disable-hybrid-kv-cache-manager is set"
-    return "layers differ in the size of K and V, and so share one block table"
-
-
 def _group_facts(layout: Layout, group: LayerGroup) -> Iterator[LayerGroupFacts]:
-    """Yield the facts of the group's layers, by attention pattern."""
-    kinds = Counter(
-        ("latent" if layout.token_kvs[tensor].is_latent else str(seen.attention_type), seen.size)
-        for tensor, seen in enumerate(map(group.seen_by, range(len(group.layers))))
-    )
+    """Yield the facts of the group's layers, by attention pattern. Layers that attend over the K
+    and V of another count with that one."""
+    num_sharing = Counter(source for _, source in layout.sharing)
+    kinds: Counter[tuple[str, int | None]] = Counter()
+    sharing: Counter[tuple[str, int | None]] = Counter()
+    for position, layer in enumerate(group.layers):
+        seen = group.seen_by(position)
+        is_latent = layout.form(group, position).token_kv.is_latent
+        told = "latent" if is_latent else str(seen.attention_type), seen.size
+        kinds[told] += 1
+        sharing[told] += num_sharing[layer]
     for (kind, reach), num_layers in kinds.items():
-        is_kept_whole = group.is_kept_whole and reach is not None
-        yield LayerGroupFacts(kind, reach, num_layers, is_kept_whole)
+        yield LayerGroupFacts(
+            kind,
+            reach,
+            num_layers,
+            is_kept_whole=group.is_kept_whole and reach is not None,
+            num_sharing=sharing[kind, reach],
+        )
 
 
-def _group_text(group: LayerGroupFacts) -> str:
-    reach = "" if group.reach is None else f" {group.reach:,}"
-    return f"{group.num_layers} x {group.kind}{reach}"
+def _layers_text(groups: Sequence[LayerGroupFacts]) -> str:
+    """Return how many layers see what, over all groups."""
+    num_layers: Counter[tuple[str, int | None]] = Counter()
+    num_sharing: Counter[tuple[str, int | None]] = Counter()
+    for group in groups:
+        num_layers[group.kind, group.reach] += group.num_layers
+        num_sharing[group.kind, group.reach] += group.num_sharing
+    told = []
+    for (kind, reach), count in num_layers.items():
+        size = "" if reach is None else f" {reach:,}"
+        more = num_sharing[kind, reach]
+        sharing = f" (and {more} that share their K and V)" if more else ""
+        told.append(f"{count} x {kind}{size}{sharing}")
+    return ", ".join(told)

@@ -17,6 +17,7 @@ from quire.engine.startup.early_check import least_token_bytes
 from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
+from quire.engine.startup.state_plan import StateDemand
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.graphs.sizes import GraphKinds, piece_bytes, record_bytes
@@ -99,7 +100,23 @@ class Sizing:
             token_bytes=token_bytes,
             fixed_bytes=step.scratch_bytes + sampler + graphs + staging,
             graph_bytes=graphs,
+            state_bytes=facts.state_bytes,
         )
+
+    def with_states(self, footprint: Footprint, memories: Memories) -> Footprint:
+        """Return the footprint with as many states of recurrent layers as there shall be: each rank
+        has its part of every state. Raises TooLittleMemory."""
+        config, limits = self.config.memory, self.limits
+        demand = StateDemand(
+            footprint.state_bytes,
+            limits.max_num_seqs,
+            config.num_recurrent_states,
+            config.enable_prefix_caching,
+        )
+        available = min(step_budget(each, config.budget) for each in memories.devices)
+        least_tokens = limits.num_tokens or limits.max_num_seqs
+        left = available - footprint.num_bytes(2, least_tokens)
+        return replace(footprint, num_states=demand.num_states(left))
 
     def _graph_bytes(self, recorded: GraphKinds, token_bytes: int) -> int:
         limits, num_layers = self.limits, self.model.facts.num_layers
@@ -137,6 +154,7 @@ class Sizing:
             ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
             ReceiptLine("graphs", footprint.graph_bytes),
             ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes),
+            ReceiptLine("states", footprint.num_states * footprint.state_bytes),
             ReceiptLine("swap", self.swap_space.num_bytes),
             ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
         )
@@ -163,6 +181,7 @@ class Sizing:
             block_size=plan.capacity.block_size,
             num_blocks=plan.capacity.num_blocks,
             num_host_blocks=plan.num_host_blocks,
+            num_states=plan.capacity.num_states,
             eos_token_ids=facts.eos_token_ids,
             receipt=receipt,
             memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),

@@ -121,15 +121,15 @@ def _address(tensor: Tensor | None) -> int | None:
 class CPUStep:
     """One step of `CPUAttention`. It keeps alive the tensors whose addresses its calls hold.
 
-    groups: for each KV cache group the addresses of its slots and block table, and the table's row
-        stride and number of columns.
+    tables: for each block table the addresses of its slots and rows, its row stride and its number
+        of columns.
     """
 
     def __init__(self, backend: CPUAttention, batch: Batch) -> None:
         self.backend = backend
         self.query_starts = (ctypes.c_int64 * len(batch.query_starts))(*batch.query_starts)
         self.context_lens = (ctypes.c_int64 * len(batch.context_lens))(*batch.context_lens)
-        self.groups = [
+        self.tables = [
             (slots.data_ptr(), table.data_ptr(), table.stride(0), table.shape[1])
             for slots, table in zip(batch.slots, batch.block_tables, strict=True)
         ]
@@ -147,24 +147,25 @@ class CPUStep:
     ) -> Tensor:
         check_sinks(layer, sinks)
         query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
+        given = (("query", query), ("key", key), ("value", value))
         call = self.backend.call(layer)
         out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
-        for name, tensor in (("query", query), ("key", key), ("value", value)):
+        for name, tensor in given[:1] if layer.shares_kv else given:
             setattr(call, name, tensor.data_ptr())
             setattr(call, f"{name}_token_stride", tensor.stride(0))
             setattr(call, f"{name}_head_stride", tensor.stride(1))
         call.out, call.heads = out.data_ptr(), query.shape[1]
         logits = None if sinks is None else sinks.float().contiguous()
         call.sinks = None if logits is None else logits.data_ptr()
-        self._set_batch(call, self.backend.store.group(layer.index))
+        self._set_batch(call, self.backend.store.table(layer.index))
         scratch = self._scratch(call, out)
         call.scratch = scratch.data_ptr()
         if self._attend(call):
             raise IndexError(f"a slot or block of layer {layer.index} lies outside its store")
         return out
 
-    def _set_batch(self, call: ctypes.Structure, group: int) -> None:
-        call.slots, call.table, call.table_stride, call.table_columns = self.groups[group]
+    def _set_batch(self, call: ctypes.Structure, table: int) -> None:
+        call.slots, call.table, call.table_stride, call.table_columns = self.tables[table]
         call.num_tokens, call.num_seqs = len(self._batch.positions), len(self.context_lens)
         call.query_starts = ctypes.addressof(self.query_starts)
         call.context_lens = ctypes.addressof(self.context_lens)

@@ -1,5 +1,5 @@
 """A plan contains the gather indices and masks of the reference backend. It is worked out once per
-step for all layers of one group that see alike.
+step for all layers of one block table that see alike.
 
 No index ever points past a sequence's own context, nor before what its queries see: padding repeats
 its last slot, so that nothing another request left in memory, not even a NaN, can reach this one's
@@ -72,7 +72,7 @@ class TiledChunk:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """The way in which the attention of one KV cache group and pattern is computed in a step."""
+    """The way in which the attention of one block table and pattern is computed in a step."""
 
     buckets: tuple[DecodeBucket, ...]
     chunks: tuple[TiledChunk, ...]
@@ -103,25 +103,25 @@ class AttentionPlans:
         """Return whether the layer's softmax is written out."""
         return self.is_eager or is_written_out(layer)
 
-    def get(self, group: int, layer: LayerFacts) -> AttentionPlan:
+    def get(self, table: int, layer: LayerFacts) -> AttentionPlan:
         """Return the plan of a layer. A window that no context exceeds counts as none.
 
         Where the softmax is written out, no tile has more queries than QUERY_TILE, and each tile
         has a mask.
         """
         is_plain = self.is_plain(layer)
-        key = group, layer.window_size, layer.chunk_size, is_plain
+        key = table, layer.window_size, layer.chunk_size, is_plain
         if key not in self.by_layer:
             pattern = layer.pattern
             if pattern.size is not None and pattern.size >= max(self.batch.context_lens):
                 pattern = FULL
-            self.by_layer[key] = self._plan(group, pattern, is_plain)
+            self.by_layer[key] = self._plan(table, pattern, is_plain)
         return self.by_layer[key]
 
-    def _plan(self, group: int, pattern: AttentionPattern, is_plain: bool) -> AttentionPlan:
-        key = group, pattern, is_plain
+    def _plan(self, table: int, pattern: AttentionPattern, is_plain: bool) -> AttentionPlan:
+        key = table, pattern, is_plain
         if key not in self.plans:
-            self.plans[key] = _Planner(self, group, pattern, is_plain).plan()
+            self.plans[key] = _Planner(self, table, pattern, is_plain).plan()
         return self.plans[key]
 
     def triangle(self, pattern: AttentionPattern) -> Tensor:
@@ -171,7 +171,7 @@ def group_by_length(
 @dataclass(frozen=True, slots=True)
 class _Planner:
     plans: AttentionPlans
-    group: int
+    table: int
     pattern: AttentionPattern
     is_plain: bool
 
@@ -221,7 +221,7 @@ class _Planner:
             positions = torch.arange(begin, length, device=self.batch.positions.device)
             slots = self._slots(seq, positions)
         elif self.plans.reads_back:
-            slots = self.batch.slots[self.group][start:end]
+            slots = self.batch.slots[self.table][start:end]
         row = start - first
         tiles = (
             QueryTile(slice(row + low, row + high), slice(seen - begin, high - begin), mask)
@@ -254,8 +254,8 @@ class _Planner:
         return self.pattern.first_needed(first) == first >= self.pattern.first_needed(last - 1)
 
     def _slots(self, seqs: Tensor | int, positions: Tensor) -> Tensor:
-        tables = self.batch.block_tables[self.group]
-        blocks = tables[seqs, positions // self.plans.block_size].long()
+        table = self.batch.block_tables[self.table]
+        blocks = table[seqs, positions // self.plans.block_size].long()
         return blocks * self.plans.block_size + positions % self.plans.block_size
 
     def _longs(self, values: Sequence[int]) -> Tensor:

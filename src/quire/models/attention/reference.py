@@ -66,9 +66,10 @@ class ReferenceStep:
         sinks: Tensor | None = None,
     ) -> Tensor:
         check_sinks(layer, sinks)
-        group = self.store.group(layer.index)
-        self.store.write(layer.index, key, value, self.plans.batch.slots[group])
-        plan = self.plans.get(group, layer)
+        table = self.store.table(layer.index)
+        if not layer.shares_kv:
+            self.store.write(layer.index, key, value, self.plans.batch.slots[table])
+        plan = self.plans.get(table, layer)
         call = _Call(layer, self.store, self.workspace, self.plans.is_plain(layer), sinks)
         if plan.is_one_bucket:
             return call.decode(plan.buckets[0], query)

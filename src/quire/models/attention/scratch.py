@@ -4,8 +4,8 @@ It is counted for the worst step that the limits allow, in which every sequence 
 context:
 
 - the workspace of gathered K and V, and of the quantised numbers before they are decoded;
-- plans, for each group of another attention pattern: slots of all tokens that are seen, and masks
-  of padded buckets;
+- plans, for each block table and attention pattern: slots of all tokens that are seen, and masks of
+  padded buckets;
 - one mask of QUERY_TILE queries for each window or chunk size, and what it takes to make it;
 - the memory of the largest layer: K or V padded to one head size, and packed by the fused kernel;
   float32 keys, and scores where the kernel is written out; what decoding takes, scales, and numbers
@@ -21,10 +21,9 @@ from dataclasses import dataclass
 
 import torch
 
-from quire.cache.layout import build_layout
 from quire.models.attention.plan import QUERY_TILE, mask_width, max_bucket_tokens
 from quire.models.attention.softmax import is_written_out, max_scores
-from quire.models.config import LayerFacts
+from quire.models.config import KVOptions, LayerFacts, layout_of
 
 FLOAT32_BYTES = 4
 INDEX_BYTES = 8
@@ -165,12 +164,11 @@ class _Scratch:
         return max(read, written)
 
     def plan_bytes(self, layers: Sequence[LayerFacts]) -> int:
-        """Return the bytes of one plan for each group and pattern; no step makes more."""
-        specs = [layer.kv_spec(self.kind.dtype_bytes) for layer in layers]
-        places = build_layout(specs).tensor_indices()
+        """Return the bytes of one plan for each block table and pattern; no step makes more."""
+        places = layout_of(layers, KVOptions(), self.kind.dtype_bytes).layer_places()
         plans = {
-            (places[index][0], layer.pattern, self.is_plain(layer)): layer
-            for index, layer in enumerate(layers)
+            (places[layer.index].table, layer.pattern, self.is_plain(layer)): layer
+            for layer in layers
         }
         making = max(self.num_gathered(layer) for layer in layers)
         kept = sum(self._one_plan_bytes(layer) for layer in plans.values())

@@ -13,12 +13,12 @@ NO_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """`max_num_blocks` are those of one request, in each of `num_groups` layer groups."""
+    """`max_num_blocks` are those of one request, in each of `num_tables` block tables."""
 
     max_num_seqs: int
     max_model_len: int
     max_num_blocks: int
-    num_groups: int
+    num_tables: int
 
 
 class Buffers:
@@ -35,7 +35,7 @@ class Buffers:
         self.positions = torch.zeros(size, dtype=torch.int64, device=device)
         self.query_starts = torch.zeros_like(self._counts)
         self.context_lens = torch.ones(size, dtype=torch.int32, device=device)
-        rows = (limits.num_groups, size)
+        rows = (limits.num_tables, size)
         self.slots = torch.full(rows, NO_SLOT, dtype=torch.int64, device=device)
         tables = (*rows, limits.max_num_blocks)
         self.block_tables = torch.zeros(tables, dtype=torch.int32, device=device)
@@ -67,7 +67,7 @@ class Buffers:
         torch.add(batch.positions, 1, out=self.context_lens[:count])
         self.input_ids[count:size].zero_()
         self.positions[count:size].zero_()
-        for group, (slots, table) in enumerate(zip(batch.slots, batch.block_tables, strict=True)):
-            self.slots[group, :count].copy_(slots)
-            self.slots[group, count:size].fill_(NO_SLOT)
-            self.block_tables[group, :count, : table.shape[1]].copy_(table)
+        for index, (slots, table) in enumerate(zip(batch.slots, batch.block_tables, strict=True)):
+            self.slots[index, :count].copy_(slots)
+            self.slots[index, count:size].fill_(NO_SLOT)
+            self.block_tables[index, :count, : table.shape[1]].copy_(table)

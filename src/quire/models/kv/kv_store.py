@@ -1,26 +1,30 @@
-"""The keys and values of all blocks: for each tensor index of the layout one tensor of keys and one
+"""The keys and values of all blocks: for each cache tensor of the layout one tensor of keys and one
 of values, [num_blocks, block_size, kv heads, head_size], shared by one layer of each group; where
 they are quantised, their scales beside them. Latent layers keep keys alone.
+
+Where several narrower layers lie in a cache tensor, they see the same memory as [num_blocks *
+num_parts, block_size, kv heads, head_size] of their own, by block tables of their own.
 
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 from torch import Tensor
 
-from quire.cache.layout import Layout
+from quire.cache.layout import CacheTensor, LayerForm, Layout
 from quire.models.config import KVSize
 from quire.models.kv.huge_pages import zeros_on_touch
 from quire.models.kv.kv_codec import Codec, EncodedKV
 from quire.models.kv.pinned import CUDAPages, pinned_zeros
 from quire.models.kv.rows import row_offsets, row_views
 
-Shapes = tuple[tuple[int, ...], ...]
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,11 @@ class GatherWorkspace:
 class KVStore:
     """The tensors that hold K and V on the device, and those for blocks swapped out to the host.
 
-    layer_tensors: for each layer its KV cache group, and the index of its keys and values.
-    keys, values: by tensor index. A layer without values is latent: its values are the first
-        elements of its keys.
+    layer_tensors: for each layer the index of its block table in a step, and that of its keys and
+        values.
+    keys, values: for each cache tensor in turn, as the layers of each of its forms see it. A layer
+        without values is latent: its values are the first elements of its keys.
+    tensors: all memory on the device, once, [num_blocks, ...].
     host: uint8 [num_host_blocks, row bytes], a row for each block of the host as `rows` says, or
         None if it has none.
     """
@@ -71,12 +77,8 @@ class KVStore:
     codec: Codec
     keys: tuple[EncodedKV, ...]
     values: tuple[EncodedKV | None, ...]
+    tensors: tuple[Tensor, ...]
     host: Tensor | None = None
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        kept = [part for encoded in self.keys + self.values if encoded for part in encoded]
-        return [tensor for tensor in kept if tensor is not None]
 
     @property
     def host_tensors(self) -> list[Tensor]:
@@ -92,7 +94,8 @@ class KVStore:
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
-    def group(self, layer: int) -> int:
+    def table(self, layer: int) -> int:
+        """Return the index of a layer's slots and block table in a step."""
         return self.layer_tensors[layer][0]
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
@@ -144,24 +147,29 @@ def build_kv_store(
     where it cannot be pinned.
     """
 
-    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def allocate(shape: Shape, dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
             return _zeros_on_touch(shape, dtype, huge_pages)
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    def encoded(num_heads: int, head_size: int) -> EncodedKV:
-        shape = (size.num_blocks, size.block_size, num_heads)
-        scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
-        return EncodedKV(allocate((*shape, head_size), codec.stored), scales)
-
-    keys = tuple(
-        encoded(token_kv.num_kv_heads, token_kv.head_size) for token_kv in layout.token_kvs
+    keys = _Parts(size, codec, allocate)
+    values = _Parts(size, codec, allocate)
+    for tensor in layout.tensors:
+        keys.add(tensor, [form.token_kv.head_size for form in tensor.forms])
+        values.add(tensor, [form.token_kv.v_head_size for form in tensor.forms])
+    num_forms = len(layout.tensors[0].forms) if layout.tensors else 1
+    layer_tensors = {
+        layer: (place.table, place.tensor * num_forms + place.form)
+        for layer, place in layout.layer_places().items()
+    }
+    store = KVStore(
+        size.block_size,
+        layer_tensors,
+        codec,
+        tuple(each for each in keys.views if each is not None),
+        tuple(values.views),
+        (*keys.memory, *values.memory),
     )
-    values = tuple(
-        None if token_kv.is_latent else encoded(token_kv.num_kv_heads, token_kv.v_head_size)
-        for token_kv in layout.token_kvs
-    )
-    store = KVStore(size.block_size, layout.tensor_indices(), codec, keys, values)
     if not size.num_host_blocks:
         return store
     shape = (size.num_host_blocks, store.row_bytes)
@@ -171,6 +179,52 @@ def build_kv_store(
     store = replace(store, host=memory.zeros.view(shape))
     weakref.finalize(store, memory.unpin)
     return store
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Keys or values of all cache tensors, as they are allocated.
+
+    views: for each tensor in turn, its memory as each form sees it.
+    memory: what is allocated, [num_blocks, ...].
+    """
+
+    size: KVSize
+    codec: Codec
+    allocate: Callable[[Shape, torch.dtype], Tensor]
+    views: list[EncodedKV | None] = field(default_factory=list)
+    memory: list[Tensor] = field(default_factory=list)
+
+    def add(self, tensor: CacheTensor, head_sizes: Sequence[int]) -> None:
+        """Allocate a cache tensor whose forms have vectors of `head_sizes`; nothing where these
+        are 0, as the values of latent layers."""
+        if not any(head_sizes):
+            self.views.extend([None] * len(tensor.forms))
+            return
+        heads = [self._shape(form) for form in tensor.forms]
+        rows = [(*shape, size) for shape, size in zip(heads, head_sizes, strict=True)]
+        elements = self._views(rows, self.codec.stored, is_shared=True)
+        scales: Sequence[Tensor | None] = [None] * len(rows)
+        if self.codec.is_quantised:
+            scales = self._views(heads, torch.bfloat16, is_shared=tensor.shares_scales)
+        self.views.extend(map(EncodedKV, elements, scales))
+
+    def _shape(self, form: LayerForm) -> Shape:
+        num_blocks = self.size.num_blocks * form.num_parts
+        return num_blocks, self.size.block_size, form.token_kv.num_kv_heads
+
+    def _views(
+        self, shapes: Sequence[Shape], dtype: torch.dtype, *, is_shared: bool
+    ) -> list[Tensor]:
+        """Return zeros of these shapes, which are the same memory where they are shared."""
+        first = self.allocate(shapes[0], dtype)
+        views = [first]
+        for shape in shapes[1:]:
+            views.append(first.view(shape) if is_shared else self.allocate(shape, dtype))
+        for own in views[:1] if is_shared else views:
+            num_blocks = self.size.num_blocks
+            self.memory.append(own if len(own) == num_blocks else own.view(num_blocks, -1))
+        return views
 
 
 def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype, huge_pages: bool) -> Tensor:

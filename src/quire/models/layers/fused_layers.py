@@ -19,13 +19,14 @@ RotaryEmbeddings = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class NormForward:
-    """Stands in for the forward of an RMSNorm."""
+    """Stands in for the forward of an RMSNorm. Rows of another dtype than its weight's, as where
+    residual sums are kept in float32, are rounded to that first."""
 
     kernels: LayerKernels
     scale: NormParams
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.kernels.norm(x.contiguous(), self.scale)
+        return self.kernels.norm(x.to(self.scale.weight.dtype).contiguous(), self.scale)
 
 
 @dataclass(frozen=True, slots=True)

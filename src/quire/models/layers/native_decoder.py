@@ -82,7 +82,7 @@ class NativeDecoder:
 
     def _tables(self, step: CPUStep) -> ctypes.Array[ctypes.Structure]:
         struct = self.kernel.library.struct("GroupTables")
-        return (struct * len(step.groups))(*(struct(*group) for group in step.groups))
+        return (struct * len(step.tables))(*(struct(*group) for group in step.tables))
 
     def _rotary(self, rotary: Sequence[RotaryEmbeddings]) -> ctypes.Array[ctypes.Structure]:
         struct = self.kernel.library.struct("RotaryTables")
@@ -103,7 +103,7 @@ class NativeDecoder:
             head_size=heads.head_size,
             act=layer.mlp.act,
             rotary=rotary,
-            group=backend.store.group(facts.index),
+            group=backend.store.table(facts.index),
             attention=ctypes.addressof(backend.call(facts)),
         )
 

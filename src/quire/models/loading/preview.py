@@ -13,6 +13,7 @@ from quire.models.config import KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
+from quire.models.loading.config_states import states_from_config
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.end_tokens import check_end_tokens
 from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
@@ -54,6 +55,11 @@ class Preview:
     are_kept: bool
     config: object
     num_ways: int = 1
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of one state of the recurrent layers, as far as the configuration tells."""
+        return sum(each.state.num_bytes for each in states_from_config(self.config) or ())
 
     def layout(self, options: KVOptions) -> Layout | None:
         """Return the layout of K and V, or None if the configuration does not tell it."""

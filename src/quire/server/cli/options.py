@@ -141,6 +141,21 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("num-gpu-blocks-override", MEMORY, count, "KV memory as a number of blocks."),
     Option(
+        "num-recurrent-states",
+        MEMORY,
+        integer(2, 1 << 30),
+        "States of models with recurrent layers: one is the null state, each running request has "
+        "one, and the others are snapshots of prefixes.",
+        shown="two for each of `--max-num-seqs`, and a tenth of KV memory",
+    ),
+    Option(
+        "state-snapshot-interval",
+        MEMORY,
+        integer(0, 1 << 30),
+        "Tokens between further snapshots of states in a prompt, beside those at its end and where "
+        "prompts part (see [recurrent layers](prefix-cache.md#recurrent-layers)). 0: none.",
+    ),
+    Option(
         "swap-space",
         MEMORY,
         gibibytes,

@@ -45,7 +45,7 @@ def build_encoder_engine(start: Start) -> tuple[Engine, EngineFacts]:
     facts = _facts(start, loaded, max_model_len, num_tokens)
     facts = _with_receipt(facts, loaded, step_bytes, start.platform.measure(placement.device))
     logger.info("encoder: %s, steps of up to %d tokens", facts.model_type, num_tokens)
-    runner = build_runner(start.config, facts, loaded.model, None)
+    runner = build_runner(start.config, facts, Layout((), ()), loaded.model, None)
     return assemble(start.local_config, facts, NO_LAYOUT, runner, start.timer.clock), facts
 
 

@@ -116,12 +116,14 @@ class TritonStep:
         self._write(launch, _rows(key), _rows(value))
 
     def _write(self, launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
+        if launch.form.layer.shares_kv:
+            return
         num_tokens, num_kv_heads, _ = key.shape
         write[(-(-num_tokens * num_kv_heads // launch.write_rows),)](
             key,
             value,
             *launch.written,
-            self.inputs.slots[launch.group],
+            self.inputs.slots[launch.table],
             num_tokens,
             *_strides(key),
             *_strides(value),
@@ -148,7 +150,7 @@ class _Call:
         self._num_seqs = inputs.context_lens.shape[0]
         self._sinks = sinks
         self._out = out
-        table = inputs.block_tables[launch.group]
+        table = inputs.block_tables[launch.table]
         self._sources = query, *launch.sources, sinks, out
         self._tables = inputs.query_starts, inputs.context_lens, table, self._num_seqs
         self._numbers = table.stride(0), *_strides(query), *launch.numbers

@@ -26,7 +26,7 @@ class StepBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """`query_starts` int32 [S + 1] and `context_lens` int32 [S]; for each layer group
+    """`query_starts` int32 [S + 1] and `context_lens` int32 [S]; for each block table
     `block_tables` int32 [S, columns] and `slots` int64 [T]: as in Batch.
 
     A step whose launches are captured and replayed must keep these tensors, the shapes of its

@@ -39,7 +39,7 @@ class SharedLaunch(NamedTuple):
 class LayerLaunch:
     """The arguments of a layer's launches over a store.
 
-    group: its group of layers, in a step's slots and block tables.
+    table: the index of its slots and block table in a step.
     written: elements and scales of keys and values, None where there are none, as `write` has them.
     sources: the same, as the kernels that attend take them.
     numbers: the scale and the cap.
@@ -48,7 +48,7 @@ class LayerLaunch:
     def __init__(self, form: AttentionLayer, store: KVStore) -> None:
         layer = form.layer
         self.form = form
-        self.group, index = store.layer_tensors[layer.index]
+        self.table, index = store.layer_tensors[layer.index]
         keys, values = store.keys[index], store.values[index]
         given = values or keys
         self.written: tuple[Tensor | None, ...] = (

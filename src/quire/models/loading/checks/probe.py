@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from quire.cache.spec import FULL
 from quire.models.attention.hook import AttentionContext
 from quire.models.attention.latent import is_latent
 from quire.models.config import (
@@ -53,16 +55,45 @@ class ProbeResult:
     """[len(ROWS), vocab_size], of `check_tokens`."""
 
 
+class KeptKV(NamedTuple):
+    """The keys and values of a layer, as it passed them to attention, and copies of them."""
+
+    key: Tensor
+    value: Tensor
+    key_copy: Tensor
+    value_copy: Tensor
+
+    def is_same(self, key: Tensor, value: Tensor) -> bool:
+        """Return whether another layer passes these very tensors, with the same numbers in them;
+        tensors without numbers are the same by themselves."""
+        if key is not self.key or value is not self.value:
+            return False
+        if key.is_meta:
+            return True
+        return torch.equal(key, self.key_copy) and torch.equal(value, self.value_copy)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeRecord:
     """A record of what a forward has shown of the module's layers so far. `recurrent` are those
-    that keep a state, which need not attend."""
+    that keep a state, which need not attend; `kept` are the keys and values that layers brought."""
 
     model_type: str
     layering: Layering
     recurrent: tuple[RecurrentLayer, ...] = ()
     layers: dict[int, LayerFacts] = field(default_factory=dict)
     dtypes: set[torch.dtype] = field(default_factory=set)
+    kept: dict[int, KeptKV] = field(default_factory=dict)
+
+    def source_of(self, layer: LayerFacts, key: Tensor, value: Tensor) -> int | None:
+        """Return the index of the earlier layer over whose K and V this one attends, if it keeps
+        them as long as this one needs them: a module that shares them passes the same tensors
+        again, unchanged."""
+        for index, kept in self.kept.items():
+            if self.layers[index].pattern in (layer.pattern, FULL) and kept.is_same(key, value):
+                return index
+        self.kept[layer.index] = KeptKV(key, value, key.clone(), value.clone())
+        return None
 
     def refuse(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(self.model_type, why)
@@ -70,8 +101,13 @@ class ProbeRecord:
     def numbered(self) -> dict[int, LayerFacts]:
         """Return the layers with attention by their index in the module, each with its index among
         themselves."""
-        found = sorted(self.layers.items())
-        return {index: replace(layer, index=own) for own, (index, layer) in enumerate(found)}
+        numbers: dict[int | None, int] = {
+            index: own for own, index in enumerate(sorted(self.layers))
+        }
+        return {
+            index: replace(layer, index=numbers[index], kv_source=numbers.get(layer.kv_source))
+            for index, layer in sorted(self.layers.items())
+        }
 
     def refuse_without_positions(self, module: nn.Module) -> None:
         """Raise UnsupportedModel for a module with attention that takes no positions."""
@@ -122,6 +158,8 @@ class RecordingHook:
             has_sinks=sinks_of(extras) is not None,
             is_latent=self.is_latent,
         )
+        source = self.record.source_of(layer, key, value)
+        layer = replace(layer, kv_source=source)
         self.record.layers[self.index] = layer
         self.record.dtypes.add(key.dtype)
         return _attend(layer, query, key, value, sinks_of(extras))

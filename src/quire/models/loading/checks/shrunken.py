@@ -26,6 +26,22 @@ SINK_STD, STD = 2.0, 2.0
 LAYER_COUNTS = frozenset({"num_hidden_layers", "n_layer", "n_layers", "num_layers"})
 HIDDEN_SIZES = ("hidden_size", "d_model", "n_embd", "embedding_size", "word_embed_proj_dim")
 Fields = Mapping[str, object]
+STATE_SIZES: Mapping[str, int] = {
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "n_mamba_heads", "num_heads"), NUM_HEADS),
+    **dict.fromkeys(("mamba_d_head", "mamba_head_dim", "mamba_headdim"), 32),
+    **dict.fromkeys(("mamba_n_groups", "mamba_ngroups", "n_groups"), 2),
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size", "state_size"), 16),
+    **dict.fromkeys(("mamba_dt_rank", "time_step_rank"), 4),
+    **dict.fromkeys(("mamba_d_ssm", "attention_hidden_size"), 128),
+    **dict.fromkeys(("linear_head_dim", "moe_latent_size"), 16),
+    **dict.fromkeys(("attention_head_dim", "moe_shared_expert_intermediate_size"), 32),
+    "linear_num_heads": NUM_HEADS,
+    "num_experts_per_token": 2,
+    "adapter_rank": 8,
+    "expand": 1,
+}
+"""Sizes of models with recurrent layers. Where a field says how wide they are, it is twice the
+hidden size, but for Mamba-2 (`expand`)."""
 SIZES: Mapping[str, int] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "decoder_vocab_size"), 256),
     **dict.fromkeys(HIDDEN_SIZES, 64),
@@ -41,6 +57,7 @@ SIZES: Mapping[str, int] = {
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
     "linear_num_key_heads": NUM_KV_HEADS,
     "linear_num_value_heads": NUM_HEADS,
+    **STATE_SIZES,
     **dict.fromkeys(("sliding_window", "attention_chunk_size"), VISIBLE_TOKENS),
     "n_group": 2,
     "topk_group": 1,
@@ -125,7 +142,8 @@ def _sizes(config: "PretrainedConfig", *, keeps_heads: bool) -> Mapping[str, int
 def _with(config: "PretrainedConfig", sizes: Mapping[str, int]) -> "PretrainedConfig":
     """Return the configuration with no more than `sizes`."""
     fields = config.to_dict()
-    num_layers = min(config.num_hidden_layers, _num_layers(config.num_hidden_layers, fields))
+    kinds = {"layer_types": getattr(config, "layer_types", None)}  # it may not be a field
+    num_layers = min(config.num_hidden_layers, _num_layers(config.num_hidden_layers, fields, kinds))
     small = {
         name: _shrunken((name, value), sizes.get(name), config.num_hidden_layers, num_layers)
         for name, value in fields.items()
@@ -155,10 +173,11 @@ def _shrunken(
     return min(value, limit)
 
 
-def _num_layers(old_layers: int, fields: Fields) -> int:
+def _num_layers(old_layers: int, *by_name: Fields) -> int:
     """Return the fewest layers that have each kind which the lists by layer know."""
     lists = [
         list(map(repr, value))
+        for fields in by_name
         for value in fields.values()
         if isinstance(value, list) and len(value) == old_layers
     ]

@@ -59,7 +59,7 @@ void run(Shared& shared) {
     const Call& call = *shared.call;
     int64_t writers = call.num_tokens < MIN_PARALLEL_TOKENS ? 1 : call.num_threads;
     Writing writing{&call, 0};
-    in_parallel(writers, write_tokens<Stored>, &writing);
+    if (call.key) in_parallel(writers, write_tokens<Stored>, &writing);
     in_parallel(smaller(call.num_threads, shared.plan.num_tasks), run_tasks<Way, Stored>, &shared);
 }
 

@@ -19,8 +19,8 @@
 // Strides and head sizes count elements, other sizes tokens. `query` is [num_tokens, heads,
 // head_size], the last dimension dense, and so on for `key` and `value`; `keys` and `values` are the
 // store's, [num_blocks, block_size, kv_heads, head size], dense. Null `values`: they are the first
-// elements of the keys. Unless `number` (of numbers.h) is 0 these are bytes, whose scales are
-// [num_blocks, block_size, kv_heads]. `window_size` and `chunk_size` both zero: all is seen.
+// elements of the keys. Null `key`: nothing is written. Unless `number` (of numbers.h) is 0 these are
+// bytes, whose scales are [num_blocks, block_size, kv_heads]. `window_size` and `chunk_size` both zero: all is seen.
 QUIRE_STRUCT(AttentionCall,
     const void *query, *key, *value;
     void* out;  // [num_tokens, heads, v_head_size]
@@ -222,11 +222,11 @@ QUIRE_STRUCT(DecoderLayer,
     LinearWeight qkv, out, gate_up, down;
     NormWeight before, attended, between, finished, query, key;
     int64_t query_heads, head_size, act;
-    int64_t group, rotary;  // its KV cache group, its rotary embeddings
+    int64_t group, rotary;  // its block table, its rotary embeddings
     const AttentionCall* attention;  // what stays the same from step to step
 )
 
-// The slots and the block table of one KV cache group.
+// The slots and the rows of one block table.
 QUIRE_STRUCT(GroupTables,
     const int64_t* slots;
     const int32_t* table;

@@ -19,7 +19,7 @@ from quire.models.recurrent.steady import steady
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 LINEAR = 20.0
-"""From here on softplus is its argument, as transformers has it."""
+"""The number above which softplus is its argument, as transformers has it."""
 
 
 class KimiFamily:

@@ -7,7 +7,7 @@ rows -> in_proj -> values, gate
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu, softplus
+from torch.nn.functional import linear, pad, silu, softplus
 
 from quire.cache.spec import StateSpec
 from quire.models.recurrent.families.module_parts import (
@@ -19,6 +19,7 @@ from quire.models.recurrent.family import RecurrentStep
 from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.steady import steady
 
+MANY = 16
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
@@ -65,5 +66,11 @@ class MambaFamily:
 def _steps(projection: nn.Module, steps: Tensor) -> Tensor:
     """Return the sizes of the steps [T, num_channels] in float32. The bias, which is the larger
     part, is added in float32; so the projection is never packed, nor by its own module."""
-    projected = linear(steps, projection.get_parameter("weight")).float()
+    projected = _multiplied(steps, projection.get_parameter("weight")).float()
     return steady(softplus, projected + projection.get_parameter("bias").float())
+
+
+def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return `rows` times `weight`, by no fewer than MANY rows: of fewer, torch may sum the
+    products in another order, and a state would depend on what else is in the step."""
+    return linear(pad(rows, (0, 0, 0, max(MANY - len(rows), 0))), weight)[: len(rows)]

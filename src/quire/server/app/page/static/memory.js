@@ -71,9 +71,10 @@ function modelView({ name, status, facts, memory }) {
 }
 
 function factsOf(memory) {
-  const groups = memory.layer_groups.map(({ kind, reach, num_layers, is_kept_whole }) =>
+  const groups = memory.layer_groups.map(({ kind, reach, num_layers, is_kept_whole, num_sharing }) =>
     `${num_layers} × ${kind.replaceAll("_", " ")}${reach === null ? "" : ` ${number(reach)}`}` +
-    (is_kept_whole ? ", kept whole" : ""));
+    (is_kept_whole ? ", kept whole" : "") +
+    (num_sharing ? `, and ${num_sharing} that share their K and V` : ""));
   return [
     ["Blocks", `${number(memory.num_blocks)} of ${memory.block_size} tokens`,
       `${memory.why_num_blocks}; --block-size`],

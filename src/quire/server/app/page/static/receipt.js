@@ -16,6 +16,8 @@ export const LINES = {
   kv: ["K and V: the cache of all requests",
     "--gpu-memory-utilization, --kv-cache-memory-bytes, --kv-cache-tokens or " +
     "--num-gpu-blocks-override says how much; --kv-cache-dtype int8 puts more tokens into it."],
+  states: ["States of recurrent layers: of running requests, and snapshots of prefixes",
+    "--num-recurrent-states says how many."],
   unused: ["Free, and left so", "--gpu-memory-utilization would give K and V more of it."],
   others: ["Used by others, or kept back",
     "The system's and other processes', and what --gpu-memory-utilization leaves."],

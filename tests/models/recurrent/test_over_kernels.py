@@ -1,0 +1,37 @@
+"""Models with recurrent layers run over packed weights and fused parts, in both dtypes of these."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.models.config import ModelDtype
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import load_model
+from tests.models.checkpoints import save_checkpoint
+from tests.models.driver import ignore_progress
+from tests.models.families import STATE_SPACES
+
+OTHER_ATTENTION = ("zamba2", "zamba2, rotary positions")
+"""Their attention has adapters beside its projections."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", STATE_SPACES)
+def test_no_faster_way_is_left_out(
+    name: str, dtype: str, kernels: ModelKernels, tmp_path: Path
+) -> None:
+    folder = save_checkpoint(STATE_SPACES[name], tmp_path / "checkpoint")
+    loaded = load_model(
+        ModelSource(str(folder)),
+        dtype=ModelDtype(dtype),
+        device=torch.device("cpu"),
+        on_progress=ignore_progress,
+        kernels=kernels,
+    )
+    if name in OTHER_ATTENTION and loaded.left_out:
+        (why,) = loaded.left_out
+        assert "AttentionForward: the module computes something else" in why
+    else:
+        assert not loaded.left_out

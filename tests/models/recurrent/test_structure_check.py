@@ -1,0 +1,81 @@
+"""Models with recurrent layers are checked by small copies before their weights are read, whatever
+their size, and faults of states show there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, PretrainedConfig
+
+from quire.cache.states.state_use import NULL_STATE
+from quire.models.config import FailedCheck
+from quire.models.loading import pretrained
+from quire.models.loading.checks.structure import check_structure
+from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
+from quire.models.recurrent.pieces import Pieces
+from quire.models.recurrent.reference.kernels import ReferenceKernels
+from tests.models.families import Fields
+
+LAYERS = (["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 4) * 4
+PUBLISHED: dict[str, Fields] = {
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "falcon_h1": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "mamba_d_ssm": 1536,
+        "mamba_n_heads": 24,
+        "mamba_d_head": 64,
+    },
+    "falcon_mamba": {},
+    "granitemoehybrid": {"layer_types": LAYERS, "num_hidden_layers": 40},
+    "jamba": {},
+    "kimi_linear": {},
+    "mamba": {},
+    "mamba2": {},
+    "nemotron_h": {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEM-"},
+    "zamba2": {"num_mem_blocks": 2, "n_mamba_heads": 80},
+}
+"""Sizes as published, or nearly."""
+
+
+def check(config: PretrainedConfig) -> bool:
+    return check_structure(config, pretrained.build_without_weights(Path("of-a-test"), config))
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+def test_a_model_of_published_size_has_a_small_copy(model_type: str) -> None:
+    assert check(AutoConfig.for_model(model_type, **PUBLISHED[model_type]))
+
+
+def forgetful(pieces: Pieces) -> Pieces:
+    """Pieces that all begin with the null state."""
+    reads = torch.full_like(pieces.reads, NULL_STATE)
+    return Pieces(pieces.starts, reads, pieces.writes, pieces.sequences)
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "mamba2"])
+def test_a_state_that_is_forgotten_between_steps_is_seen(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan, space = ReferenceKernels.selective_scan, ReferenceKernels.state_space
+
+    def scan_anew(
+        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
+    ) -> Tensor:
+        assert isinstance(self, ReferenceKernels)
+        return scan(self, inputs, states, forgetful(pieces))
+
+    def space_anew(
+        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
+    ) -> Tensor:
+        assert isinstance(self, ReferenceKernels)
+        return space(self, inputs, states, forgetful(pieces))
+
+    monkeypatch.setattr(ReferenceKernels, "selective_scan", scan_anew)
+    monkeypatch.setattr(ReferenceKernels, "state_space", space_anew)
+    with pytest.raises(FailedCheck, match="change each other"):
+        check(AutoConfig.for_model(model_type))
