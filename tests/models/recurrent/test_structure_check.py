@@ -12,9 +12,9 @@ from quire.cache.states.state_use import NULL_STATE
 from quire.models.config import FailedCheck
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
+from quire.models.recurrent.choice import choose_recurrent_kernels
 from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
 from quire.models.recurrent.pieces import Pieces
-from quire.models.recurrent.reference.kernels import ReferenceKernels
 from tests.models.families import Fields
 
 LAYERS = (["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 4) * 4
@@ -61,21 +61,20 @@ def forgetful(pieces: Pieces) -> Pieces:
 def test_a_state_that_is_forgotten_between_steps_is_seen(
     model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan, space = ReferenceKernels.selective_scan, ReferenceKernels.state_space
+    kind = type(choose_recurrent_kernels(torch.device("cpu"), torch.float32, ()))
+    scan, space = kind.selective_scan, kind.state_space
 
     def scan_anew(
         self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
     ) -> Tensor:
-        assert isinstance(self, ReferenceKernels)
         return scan(self, inputs, states, forgetful(pieces))
 
     def space_anew(
         self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
     ) -> Tensor:
-        assert isinstance(self, ReferenceKernels)
         return space(self, inputs, states, forgetful(pieces))
 
-    monkeypatch.setattr(ReferenceKernels, "selective_scan", scan_anew)
-    monkeypatch.setattr(ReferenceKernels, "state_space", space_anew)
+    monkeypatch.setattr(kind, "selective_scan", scan_anew)
+    monkeypatch.setattr(kind, "state_space", space_anew)
     with pytest.raises(FailedCheck, match="change each other"):
         check(AutoConfig.for_model(model_type))
