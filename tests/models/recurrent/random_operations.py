@@ -69,14 +69,9 @@ SIZES = st.one_of(st.integers(1, 70), st.sampled_from([8, 16, 32, 64, 128]))
 """Whole vectors of all instruction sets, and ends of them."""
 
 
-@st.composite
-def convolutions(draw: st.DrawFn) -> RandomOperation:
-    channels = draw(st.one_of(SIZES, st.integers(200, 600)))
-    width, has_bias, is_activated = (
-        draw(st.integers(2, 6)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
+def convolution(
+    channels: int, width: int, *, has_bias: bool, is_activated: bool
+) -> RandomOperation:
     fixed = torch.Generator().manual_seed(channels)
     weight, bias = normal(fixed, channels, width), normal(fixed, channels)
 
@@ -98,11 +93,9 @@ def convolutions(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("convolution", shape, draw_rows, apply, width + 1, growth=False)
 
 
-@st.composite
-def delta_rules(draw: st.DrawFn) -> RandomOperation:
-    key_heads, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    key_size, value_size, by_channel = draw(SIZES), draw(SIZES), draw(st.booleans())
-    heads = key_heads * shared
+def delta_rule(
+    key_heads: int, heads: int, key_size: int, value_size: int, *, by_channel: bool
+) -> RandomOperation:
 
     def draw_heads(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
         rates = (heads, key_size) if by_channel else (heads,)
@@ -122,13 +115,11 @@ def delta_rules(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("delta rule", shape, draw_heads, apply, key_size)
 
 
-@st.composite
-def delta_nets(draw: st.DrawFn) -> RandomOperation:
-    """Gated delta nets; a state is the tail and the matrices, flat and one after the other. Epsilon
-    is 1, so that the norm enlarges no error."""
-    key_heads, shared = draw(st.integers(1, 2)), draw(st.integers(1, 9))
-    key_size, value_size, width = draw(SIZES), draw(SIZES), draw(st.integers(2, 5))
-    heads = key_heads * shared
+def delta_net(
+    key_heads: int, heads: int, key_size: int, value_size: int, *, width: int, is_wide: bool
+) -> RandomOperation:
+    """A gated delta net. A state is the tail and the matrices, flat, one after the other. The norm
+    enlarges no error: epsilon is 1. `is_wide`: norm and rates are float32."""
     channels = 2 * key_heads * key_size + heads * value_size
     fixed = torch.Generator().manual_seed(channels)
     weights = DeltaNetWeights(
@@ -138,9 +129,8 @@ def delta_nets(draw: st.DrawFn) -> RandomOperation:
         norm=normal(fixed, value_size),
         epsilon=1.0,
         num_key_heads=key_heads,
-        beta_scale=draw(st.sampled_from([1.0, 2.0])),
+        beta_scale=2.0 if is_wide else 1.0,
     )
-    is_wide = draw(st.booleans())
 
     def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
         return (
@@ -166,11 +156,9 @@ def delta_nets(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("delta net", shape, draw_rows, apply, terms, rounds_between=True)
 
 
-@st.composite
-def state_spaces(draw: st.DrawFn) -> RandomOperation:
-    groups, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    head_size, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
-    heads = groups * shared
+def state_space(
+    groups: int, heads: int, head_size: int, state_size: int, *, has_skip: bool
+) -> RandomOperation:
     fixed = torch.Generator().manual_seed(heads)
     rates, skip = -normal(fixed, heads).abs(), normal(fixed, heads) if has_skip else None
 
@@ -190,9 +178,7 @@ def state_spaces(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("state space", shape, draw_rows, apply, state_size + 1)
 
 
-@st.composite
-def selective_scans(draw: st.DrawFn) -> RandomOperation:
-    channels, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
+def selective_scan(channels: int, state_size: int, *, has_skip: bool) -> RandomOperation:
     fixed = torch.Generator().manual_seed(channels)
     rates = -normal(fixed, channels, state_size).abs()
     skip = normal(fixed, channels) if has_skip else None
@@ -213,6 +199,30 @@ def selective_scans(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("selective scan", shape, draw_rows, apply, state_size + 1)
 
 
-OPERATIONS = st.one_of(
-    convolutions(), delta_rules(), delta_nets(), state_spaces(), selective_scans()
-)
+@st.composite
+def operations(draw: st.DrawFn) -> RandomOperation:
+    """Operations of random sizes."""
+    name, flag = draw(st.sampled_from(list(OF_MODELS))), draw(st.booleans())
+    shared, first, second = draw(st.integers(1, 2)), draw(SIZES), draw(SIZES)
+    heads = shared * draw(st.integers(1, 9 if first + second < 70 else 3))
+    width = draw(st.integers(2, 6))
+    if name == "convolution":
+        channels = draw(st.one_of(st.just(first), st.integers(200, 600)))
+        return convolution(channels, width, has_bias=draw(st.booleans()), is_activated=flag)
+    if name == "delta rule":
+        return delta_rule(shared, heads, first, second, by_channel=flag)
+    if name == "delta net":
+        return delta_net(shared, heads, first, second, width=width, is_wide=flag)
+    if name == "state space":
+        return state_space(shared, heads, first, second, has_skip=flag)
+    return selective_scan(first, second, has_skip=flag)
+
+
+OF_MODELS = {
+    "convolution": convolution(6144, 4, has_bias=False, is_activated=True),
+    "delta rule": delta_rule(3, 3, 128, 128, by_channel=False),
+    "delta net": delta_net(2, 4, 128, 128, width=4, is_wide=True),
+    "state space": state_space(1, 5, 64, 128, has_skip=True),
+    "selective scan": selective_scan(1536, 16, has_skip=True),
+}
+"""Operations with enough work for several threads."""
