@@ -8,12 +8,6 @@ from transformers import AutoConfig, PretrainedConfig
 
 from quire.models.loading import pretrained
 from quire.models.loading.checks.structure import check_structure
-<<<<<<< HEAD
-=======
-from quire.models.recurrent.choice import choose_recurrent_kernels
-from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
-from quire.models.recurrent.pieces import Pieces
->>>>>>> kern
 from tests.models.families import Fields
 
 TURNS = (["conv", "conv", "full_attention"] * 8)[:24]
@@ -56,35 +50,3 @@ def check(config: PretrainedConfig) -> bool:
 @pytest.mark.parametrize("model_type", PUBLISHED)
 def test_a_model_of_published_size_has_a_small_copy(model_type: str) -> None:
     assert check(AutoConfig.for_model(model_type, **PUBLISHED[model_type]))
-<<<<<<< HEAD
-=======
-
-
-def forgetful(pieces: Pieces) -> Pieces:
-    """Pieces that all begin with the null state."""
-    reads = torch.full_like(pieces.reads, NULL_STATE)
-    return Pieces(pieces.starts, reads, pieces.writes, pieces.sequences)
-
-
-@pytest.mark.parametrize("model_type", ["mamba", "mamba2"])
-def test_a_state_that_is_forgotten_between_steps_is_seen(
-    model_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = type(choose_recurrent_kernels(torch.device("cpu"), torch.float32, ()))
-    scan, space = kind.selective_scan, kind.state_space
-
-    def scan_anew(
-        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
-    ) -> Tensor:
-        return scan(self, inputs, states, forgetful(pieces))
-
-    def space_anew(
-        self: RecurrentKernels, inputs: ScanInputs, states: Tensor, pieces: Pieces
-    ) -> Tensor:
-        return space(self, inputs, states, forgetful(pieces))
-
-    monkeypatch.setattr(kind, "selective_scan", scan_anew)
-    monkeypatch.setattr(kind, "state_space", space_anew)
-    with pytest.raises(FailedCheck, match="change each other"):
-        check(AutoConfig.for_model(model_type))
->>>>>>> kern
