@@ -72,8 +72,8 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class OutliningHook:
-    """Lets `inner` record the layer by one token of its call, keeps its number of query heads, and
-    answers with an output of the right size."""
+    """Lets `inner` record the layer of its call, keeps its number of query heads, and answers with
+    an output of the right size."""
 
     inner: RecordingHook
     num_heads: dict[int, int]
@@ -82,7 +82,7 @@ class OutliningHook:
         self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
     ) -> Tensor:
         self.num_heads[self.inner.index] = query.shape[1]
-        self.inner.attend(query[:, :, :1], key[:, :, :1], value[:, :, :1], extras)
+        self.inner.note(query, key, value, extras)
         return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 

@@ -146,6 +146,13 @@ class RecordingHook:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
     ) -> Tensor:
+        layer = self.note(query, key, value, extras)
+        return _attend(layer, query, key, value, sinks_of(extras))
+
+    def note(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
+    ) -> LayerFacts:
+        """Record the facts of a call's layer, and return them. Raises UnsupportedModel."""
         self._refuse_unknown(extras)
         if not self.is_causal:
             raise self.record.refuse("their attention is not causal")
@@ -168,7 +175,7 @@ class RecordingHook:
         layer = replace(layer, kv_source=source)
         self.record.layers[self.index] = layer
         self.record.dtypes.add(key.dtype)
-        return _attend(layer, query, key, value, sinks_of(extras))
+        return layer
 
     def _window(self, extras: Mapping[str, object]) -> int | None:
         window = extras.get("sliding_window") or self.record.layering.window_size_of(self.index)

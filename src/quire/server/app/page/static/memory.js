@@ -71,10 +71,11 @@ function modelView({ name, status, facts, memory }) {
 }
 
 function factsOf(memory) {
-  const groups = memory.layer_groups.map(({ kind, reach, num_layers, is_kept_whole, num_sharing }) =>
-    `${num_layers} × ${kind.replaceAll("_", " ")}${reach === null ? "" : ` ${number(reach)}`}` +
-    (is_kept_whole ? ", kept whole" : "") +
-    (num_sharing ? `, and ${num_sharing} that share their K and V` : ""));
+  const groups = memory.layer_groups.map((group) =>
+    `${group.num_layers} × ${group.kind.replaceAll("_", " ")}` +
+    (group.reach === null ? "" : ` ${number(group.reach)}`) +
+    (group.is_kept_whole ? ", kept whole" : "") +
+    (group.num_sharing ? `, and ${group.num_sharing} that share their K and V` : ""));
   return [
     ["Blocks", `${number(memory.num_blocks)} of ${memory.block_size} tokens`,
       `${memory.why_num_blocks}; --block-size`],
