@@ -28,9 +28,9 @@ def gated_delta_net(
     query, key, value = mixed.split_with_sizes(widths, dim=-1)
     rates = -weights.log_rates.float().exp()
     found = gated_delta_rule(
-        query.unflatten(-1, heads),
-        key.unflatten(-1, heads),
-        value.unflatten(-1, inputs.gate.shape[1:]),
+        torch.unflatten(query, -1, heads),
+        torch.unflatten(key, -1, heads),
+        torch.unflatten(value, -1, inputs.gate.shape[1:]),
         rates * steady(softplus, inputs.step.float() + weights.step_bias.float()),
         steady(torch.sigmoid, inputs.beta) * weights.beta_scale,
         matrices,
