@@ -17,12 +17,14 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.prefix import find_prefix
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import AttentionPattern
+from quire.engine.grammar.grammars import Grammars
 from quire.engine.launched_step import LaunchedStep
-from quire.engine.runner import Runner
+from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.native_sampler import NativeSampler
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
+from quire.models.batch import Model
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
 from quire.scheduler.prefix_waits import PrefixWaits
@@ -240,6 +242,22 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Admission, "_source_of", hasty)
 
 
+def writes_all_parts_of_a_tensor_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(config: RunnerConfig, model: Model, grammars: Grammars) -> Runner:
+        tables = tuple(table._replace(part=0) for table in config.tables)
+        return Runner(replace(config, tables=tables), model, grammars)
+
+    monkeypatch.setattr("tests.engine.toy_engine.Runner", careless)
+
+
+def takes_parts_of_blocks_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(config: RunnerConfig, model: Model, grammars: Grammars) -> Runner:
+        tables = tuple(table._replace(num_parts=1, part=0) for table in config.tables)
+        return Runner(replace(config, tables=tables), model, grammars)
+
+    monkeypatch.setattr("tests.engine.toy_engine.Runner", careless)
+
+
 IN_EVERY_RUN = (
     gives_back_what_a_window_still_sees,
     caches_too_early,
@@ -250,6 +268,8 @@ IN_EVERY_RUN = (
     hits_one_block_too_many,
 )
 SHOWN_BY_FEW_CASES = (
+    writes_all_parts_of_a_tensor_to_the_first,
+    takes_parts_of_blocks_for_whole_ones,
     finds_another_groups_block,
     asks_no_window_for_its_blocks,
     forgets_parents,

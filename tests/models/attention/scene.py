@@ -39,7 +39,8 @@ class Shape:
     """Three layers, of which `index` is run: 0 sees everything, 1 and 2 what `window_size` or
     `chunk_size` says. If there is one of these, each layer is in a group of its own, unless
     `hybrid` is false. `head_dim` is the K width. Layer 0 has `num_parts` times as many K/V heads:
-    the others, if they are in groups of their own, lie so many to a cache tensor."""
+    the others, if they are in groups of their own, lie so many to a cache tensor. If it `shares`,
+    layer 2 attends over the K and V of layer 1."""
 
     num_heads: int = 4
     num_kv_heads: int = 2
@@ -54,6 +55,7 @@ class Shape:
     hybrid: bool = True
     index: int = 1
     num_parts: int = 1
+    shares: bool = False
     block_size: int = 16
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -72,7 +74,7 @@ class Shape:
         )
         seen = replace(wide, window_size=self.window_size, chunk_size=self.chunk_size)
         narrow = replace(seen, index=1, num_kv_heads=self.num_kv_heads)
-        return wide, narrow, replace(narrow, index=2)
+        return wide, narrow, replace(narrow, index=2, kv_source=1 if self.shares else None)
 
     @property
     def layout(self) -> Layout:

@@ -265,6 +265,26 @@ def assert_written(kept: EncodedKV, before: EncodedKV, slots: list[int], new: En
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_a_layer_that_shares_writes_nothing_and_sees_what_its_source_wrote(
+    backend: Backend, num_parts: int, kept_as: KVCacheDtype
+) -> None:
+    shape = Shape(window_size=8, num_parts=num_parts, kept_as=kept_as, shares=True, block_size=4)
+    spans = [Span(40, 3), Span(50, 1), Span(0, 30)]
+    source, scene = (Scene(replace(shape, index=index), spans, seed=1) for index in (1, 2))
+    assert (scene.table, scene.place) == (source.table, source.place)
+    paging = scene.paging()
+    store = scene.store(paging)
+    before = [tensor.clone() for tensor in store.tensors]
+    scene.run(backend, paging, store)
+    for kept, was in zip(store.tensors, before, strict=True):
+        assert torch.equal(kept.nan_to_num(-1.0), was.nan_to_num(-1.0))
+    step = backend(store).begin(scene.batch(paging))
+    for each in (source, scene):
+        assert_close(each.attend(step), each)
+
+
+@pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("hybrid", [True, False])
 @pytest.mark.parametrize(
     "shape",

@@ -191,7 +191,7 @@ PUBLISHED: Mapping[str, Published] = {
     "qwen3-30b-a3b": Published(QWEN3_30B_A3B, qwen3_moe(), 48 * 2 * 4 * 128 * BF16),
     "deepseek-v3": Published(DEEPSEEK_V3, deepseek_v3(), 61 * (512 + 64) * BF16),
     # 52 windowed layers and 10 full ones lie in 16 groups of 4, two places of which stay empty
-    "gemma-3-27b": Published(GEMMA_3_27B, gemma3(), (62 + 2) * 2 * 16 * 128 * BF16),
+    "gemma-3-27b": Published(GEMMA_3_27B, gemma3(), (62 + 3) * 2 * 16 * 128 * BF16),
 }
 
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -56,21 +57,26 @@ class ProbeResult:
 
 
 class KeptKV(NamedTuple):
-    """The keys and values of a layer, as it passed them to attention, and copies of them."""
+    """The keys and values of a layer, as it passed them to attention, for as long as the module
+    holds them; and copies of them, None where they have no numbers."""
 
-    key: Tensor
-    value: Tensor
-    key_copy: Tensor
-    value_copy: Tensor
+    tensors: tuple[ReferenceType[Tensor], ...]
+    copies: tuple[Tensor | None, ...]
+
+    @classmethod
+    def of(cls, key: Tensor, value: Tensor) -> Self:
+        """Return a record of these keys and values."""
+        given = (key, value)
+        copies = tuple(None if each.is_meta else each.clone() for each in given)
+        return cls(tuple(map(ref, given)), copies)
 
     def is_same(self, key: Tensor, value: Tensor) -> bool:
         """Return whether another layer passes these very tensors, with the same numbers in them;
         tensors without numbers are the same by themselves."""
-        if key is not self.key or value is not self.value:
-            return False
-        if key.is_meta:
-            return True
-        return torch.equal(key, self.key_copy) and torch.equal(value, self.value_copy)
+        return all(
+            kept() is each and (copy is None or torch.equal(each, copy))
+            for each, kept, copy in zip((key, value), self.tensors, self.copies, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class ProbeRecord:
         for index, kept in self.kept.items():
             if self.layers[index].pattern in (layer.pattern, FULL) and kept.is_same(key, value):
                 return index
-        self.kept[layer.index] = KeptKV(key, value, key.clone(), value.clone())
+        self.kept[layer.index] = KeptKV.of(key, value)
         return None
 
     def refuse(self, why: str) -> UnsupportedModel:
@@ -186,7 +192,7 @@ def probe(
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
         raise FailedCheck(model_type, f"logits overflow in {logits.dtype}", OTHER_DTYPE)
-    dtype = record.dtypes.pop() if record.dtypes else logits.dtype
+    dtype = record.dtypes.pop() if record.dtypes else next(module.parameters()).dtype
     return ProbeResult(record.numbered(), record.recurrent, dtype, logits)
 
 
