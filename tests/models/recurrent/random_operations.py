@@ -146,8 +146,8 @@ def delta_net(
         if not is_wide:
             used = used._replace(norm=weights.norm.to(dtype), log_rates=weights.log_rates.to(dtype))
         parts = (
-            states[:, :tail].unflatten(1, (channels, width - 1)),
-            states[:, tail:].unflatten(1, (heads, key_size, value_size)),
+            torch.unflatten(states[:, :tail], 1, (channels, width - 1)),
+            torch.unflatten(states[:, tail:], 1, (heads, key_size, value_size)),
         )
         return kernels.gated_delta_net(DeltaNetInputs(*inputs), used, parts, pieces)
 

@@ -22,15 +22,16 @@ def gated_delta_net(
     mixed = causal_conv(
         inputs.mixed, weights.convolution, None, conv_states, pieces, is_activated=True
     )
-    heads, key_size = (weights.num_key_heads, -1), matrices.shape[2]
+    num_tokens, key_size = len(mixed), matrices.shape[2]
+    heads = weights.num_key_heads, key_size
     key_width = weights.num_key_heads * key_size
     widths = [key_width, key_width, inputs.gate.shape[1] * inputs.gate.shape[2]]
     query, key, value = mixed.split_with_sizes(widths, dim=-1)
     rates = -weights.log_rates.float().exp()
     found = gated_delta_rule(
-        query.unflatten(-1, heads),
-        key.unflatten(-1, heads),
-        value.unflatten(-1, inputs.gate.shape[1:]),
+        query.reshape(num_tokens, *heads),
+        key.reshape(num_tokens, *heads),
+        value.reshape(inputs.gate.shape),
         rates * steady(softplus, inputs.step.float() + weights.step_bias.float()),
         steady(torch.sigmoid, inputs.beta) * weights.beta_scale,
         matrices,
