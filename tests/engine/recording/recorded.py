@@ -46,6 +46,7 @@ cache_configs = st.builds(
     groups=st.sampled_from([(FULL,), (FULL, WINDOW), (FULL, CHUNKS, WINDOW)]),
     max_chunk_tokens=st.just(16),
     num_host_blocks=st.sampled_from([0, 6, 30]),
+    num_states=st.sampled_from([0, 0, 3, 12]),
 )
 scheduler_configs = st.builds(
     SchedulerConfig,

@@ -14,7 +14,7 @@ from quire.scheduler.admission import Admission
 from quire.scheduler.request import NewRequest, Request, ResumedOutput, Sampling, Stopping
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
-from tests.engine.invariants import COMMON, shapes
+from tests.engine.invariants import COMMON, recurrent_shapes, shapes
 from tests.engine.restarts.restarted_world import (
     CRASHES,
     SCRIPTS,
@@ -35,6 +35,13 @@ FORKS = [
 
 @given(shapes(), SCRIPTS, CRASHES)
 def test_a_request_that_goes_on_in_another_engine_is_as_if_there_had_been_one(
+    shape: Shape, script: list[Arrival], crashes: list[Crash]
+) -> None:
+    check_restarts(shape, script, crashes)
+
+
+@given(recurrent_shapes(), SCRIPTS, CRASHES)
+def test_states_of_recurrent_layers_are_computed_again_in_another_engine(
     shape: Shape, script: list[Arrival], crashes: list[Crash]
 ) -> None:
     check_restarts(shape, script, crashes)
