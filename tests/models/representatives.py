@@ -37,6 +37,11 @@ FAMILIES = {
     "qwen3_5_text": "gated delta nets beside attention that is gated",
     "olmo_hybrid": "gated delta nets whose projections lie apart, with negative eigenvalues",
     "lfm2": "short convolutions beside attention",
+    "falcon_h1": "Mamba-2 beside attention in each layer",
+    "jamba": "Mamba whose steps are normed, beside attention",
+    "kimi_linear": "a decay for each channel, beside latent attention",
+    "mamba2": "no attention at all",
+    "zamba2": "attention that layers share",
     "gemma3, text alone": "the text of a model of more",
     "qwen2_5_vl, text alone": "three positions a token, equal for text",
 }

@@ -33,7 +33,7 @@ from tests.models.representatives import FAMILIES
 
 IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
-    *("qwen3_5_text", "lfm2"),
+    *("qwen3_5_text", "lfm2", "bamba", "falcon_mamba"),
 )
 """One for each way of attention and kind of states. No experts: rounding would choose others."""
 
@@ -133,8 +133,9 @@ def test_bfloat16_is_no_worse_than_the_ordinary_bfloat16(name: str, references: 
     checkpoint = references.checkpoint(name)
     prompts = some_prompts(5, 60)[1:]
     exact, rounded = ordinary(checkpoint), ordinary(checkpoint, torch.bfloat16)
-    ours = torch.cat(paged_logits(load(checkpoint, "bfloat16", DEVICE), prompts))
+    loaded = load(checkpoint, "bfloat16", DEVICE)
+    ours = torch.cat(paged_logits(loaded, prompts))
     truth = torch.cat([all_logits(exact, prompt) for prompt in prompts])
     theirs = torch.cat([all_logits(rounded, prompt) for prompt in prompts])
-    assert ours.dtype == torch.bfloat16
+    assert loaded.facts.dtype == "bfloat16"
     assert (ours - truth).square().mean() <= 1.5 * (theirs - truth).square().mean()

@@ -64,6 +64,15 @@ def test_steps_that_are_not_captured_say_why(
     assert found == (model, decode, prefill)
 
 
+def test_steps_with_recurrent_layers_are_not_captured(references: References) -> None:
+    loaded = load(references.checkpoint("lfm2"))
+    capacity = KVCapacity(loaded.facts.layout(KVOptions()), 8, 16, 32)
+    plan = KVPlan(capacity, LIMITS, 32, 0, Reasons("", ""))
+    model = loaded.attach(capacity.num_blocks, capacity.block_size, num_states=2)
+    found = with_graphs(ModelConfig("lfm2"), model, GPU, plan, ignore_progress)
+    assert found == (model, *[not_graphs("its recurrent layers ask the host")] * 2)
+
+
 @pytest.mark.parametrize(
     ("mode", "kinds"),
     [

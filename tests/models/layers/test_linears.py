@@ -52,7 +52,7 @@ def load_packed(folder: Path, kernels: ModelKernels, dtype: str = "bfloat16") ->
 def logits(loaded: LoadedModel, rows: Sequence[int] = range(len(PROMPT))) -> Tensor:
     tables = loaded.facts.layout(KVOptions()).tables
     paging = Paging(1, 16, block_size=4, tables=tables)
-    model = loaded.attach(paging.num_blocks, 4)
+    model = loaded.attach(paging.num_blocks, 4, num_states=paging.num_states)
     return model.forward(paging.batch([(0, 0, PROMPT)], rows=rows)).float()
 
 

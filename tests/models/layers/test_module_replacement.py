@@ -29,7 +29,7 @@ from tests.instructions import built_library, library_of
 from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
-from tests.models.families import SERVED, Family, Fields
+from tests.models.families import DEFAULT_ROPE, SERVED, Family, Fields
 from tests.models.layers.test_linears import PROMPT, load_packed, logits
 from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
@@ -41,9 +41,17 @@ WHOLE_PANELS = {
     "head_dim": 16,
 }
 MORE_FIELDS: dict[str, Fields] = {
-    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4}
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    "qwen3_5_text": {
+        "rope_parameters": {
+            **DEFAULT_ROPE,
+            "mrope_section": [1, 1, 2],
+            "partial_rotary_factor": 0.5,
+        },
+    },
 }
-"""EXAONE 4 has layers without rotary embeddings beside those with windows."""
+"""EXAONE 4 has layers without rotary embeddings beside those with windows, and Qwen 3.5 has sizes
+of sections of its heads."""
 WITH_IMAGES = "gemma3, text alone"
 NORMS_BEHIND = ("gemma2", "gemma3_text", WITH_IMAGES, "exaone4", "vaultgemma")
 AT_ONCE = ("qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND)
@@ -57,8 +65,10 @@ PARTS_ALONE = {
     "qwen3_moe": (NormForward, AttentionForward),
     "cohere": (GatedForward,),
     "olmo2": (NormForward, GatedForward),
+    "qwen3_5_text": (NormForward, AttentionForward, GatedForward, LayerForward),
+    "qwen3_next": (NormForward, AttentionForward),
 }
-"""Of layers that are made otherwise."""
+"""Of layers that are made otherwise. Qwen 3.5 has layers with gated attention beside others."""
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from quire.models.config import UnsupportedModel
-from quire.models.loading.config_states import states_from_config
 from quire.models.loading.support import (
     UNLIMITED_LEN,
     layering,
     max_model_len,
     refuse_unsupported,
 )
+from quire.models.recurrent.config_states import states_from_config
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ DRIVERS = [
         (name, isa)
         for name in (
             *("attention", "sampling", "bf16_storage", "w8a32", "grouped", "fused"),
-            *("convolution", "delta_rule", "scans"),
+            *("convolution", "delta_rule", "delta_net", "scans"),
         )
         for isa in FLAGS
     ),

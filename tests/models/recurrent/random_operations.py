@@ -8,13 +8,20 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.recurrent.kernels import RecurrentKernels, ScanInputs
+from quire.models.recurrent.kernels import (
+    DeltaNetInputs,
+    DeltaNetWeights,
+    RecurrentKernels,
+    ScanInputs,
+)
 from quire.models.recurrent.pieces import Pieces
 from tests.models.recurrent.cuts import Inputs
 
 ROUNDING = 2.0**-24
 FUNCTION_ERROR = 8
 """Roundings that the error of an exponential, a root or a quotient amounts to at most."""
+NUM_ROUNDED = 6
+"""Queries, keys, values, betas, outputs and normed outputs of a gated delta net."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,8 @@ class RandomOperation:
     apply: computes them by kernels.
     terms: the most products in a sum.
     growth: whether an error in a state stays in all later ones.
+    rounds_between: whether numbers in between are rounded to the dtype, after which they may be
+        one rounding apart.
     """
 
     name: str
@@ -34,8 +43,9 @@ class RandomOperation:
     apply: Callable[[RecurrentKernels, Inputs, Tensor, Pieces], Tensor]
     terms: int
     growth: bool = True
+    rounds_between: bool = False
 
-    def relative_error(self, num_tokens: int) -> float:
+    def relative_error(self, num_tokens: int, dtype: torch.dtype) -> float:
         """Return how far two float32 computations may be apart after some tokens, in parts of the
         largest number that is added.
 
@@ -45,8 +55,10 @@ class RandomOperation:
         most: exp of no positive number, and in the delta rule I - beta k k^T with |k| <= 1 and beta
         between 0 and 1. So errors of tokens add up, and those of two computations.
         """
-        one_token = 2 * self.terms + 4 * FUNCTION_ERROR
-        return 2 * ROUNDING * one_token * (num_tokens if self.growth else 1)
+        one_token = ROUNDING * (2 * self.terms + 4 * FUNCTION_ERROR)
+        if self.rounds_between:
+            one_token += NUM_ROUNDED * torch.finfo(dtype).eps
+        return 2 * one_token * (num_tokens if self.growth else 1)
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -57,14 +69,9 @@ SIZES = st.one_of(st.integers(1, 70), st.sampled_from([8, 16, 32, 64, 128]))
 """Whole vectors of all instruction sets, and ends of them."""
 
 
-@st.composite
-def convolutions(draw: st.DrawFn) -> RandomOperation:
-    channels = draw(st.one_of(SIZES, st.integers(200, 600)))
-    width, has_bias, is_activated = (
-        draw(st.integers(2, 6)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
+def convolution(
+    channels: int, width: int, *, has_bias: bool, is_activated: bool
+) -> RandomOperation:
     fixed = torch.Generator().manual_seed(channels)
     weight, bias = normal(fixed, channels, width), normal(fixed, channels)
 
@@ -86,11 +93,9 @@ def convolutions(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("convolution", shape, draw_rows, apply, width + 1, growth=False)
 
 
-@st.composite
-def delta_rules(draw: st.DrawFn) -> RandomOperation:
-    key_heads, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    key_size, value_size, by_channel = draw(SIZES), draw(SIZES), draw(st.booleans())
-    heads = key_heads * shared
+def delta_rule(
+    key_heads: int, heads: int, key_size: int, value_size: int, *, by_channel: bool
+) -> RandomOperation:
 
     def draw_heads(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
         rates = (heads, key_size) if by_channel else (heads,)
@@ -110,11 +115,50 @@ def delta_rules(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("delta rule", shape, draw_heads, apply, key_size)
 
 
-@st.composite
-def state_spaces(draw: st.DrawFn) -> RandomOperation:
-    groups, shared = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    head_size, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
-    heads = groups * shared
+def delta_net(
+    key_heads: int, heads: int, key_size: int, value_size: int, *, width: int, is_wide: bool
+) -> RandomOperation:
+    """A gated delta net. A state is the tail and the matrices, flat, one after the other. The norm
+    enlarges no error: epsilon is 1. `is_wide`: norm and rates are float32."""
+    channels = 2 * key_heads * key_size + heads * value_size
+    fixed = torch.Generator().manual_seed(channels)
+    weights = DeltaNetWeights(
+        convolution=normal(fixed, channels, width) / width,
+        log_rates=normal(fixed, heads),
+        step_bias=normal(fixed, heads),
+        norm=normal(fixed, value_size),
+        epsilon=1.0,
+        num_key_heads=key_heads,
+        beta_scale=2.0 if is_wide else 1.0,
+    )
+
+    def draw_rows(num_tokens: int, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+        return (
+            normal(generator, num_tokens, channels).to(dtype),
+            normal(generator, num_tokens, heads, value_size).to(dtype),
+            normal(generator, num_tokens, heads).to(dtype),
+            normal(generator, num_tokens, heads).to(dtype),
+        )
+
+    def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
+        dtype, tail = inputs[0].dtype, channels * (width - 1)
+        used = weights._replace(convolution=weights.convolution.to(dtype))
+        if not is_wide:
+            used = used._replace(norm=weights.norm.to(dtype), log_rates=weights.log_rates.to(dtype))
+        parts = (
+            torch.unflatten(states[:, :tail], 1, (channels, width - 1)),
+            torch.unflatten(states[:, tail:], 1, (heads, key_size, value_size)),
+        )
+        return kernels.gated_delta_net(DeltaNetInputs(*inputs), used, parts, pieces)
+
+    shape = (channels * (width - 1) + heads * key_size * value_size,)
+    terms = key_size + value_size + width
+    return RandomOperation("delta net", shape, draw_rows, apply, terms, rounds_between=True)
+
+
+def state_space(
+    groups: int, heads: int, head_size: int, state_size: int, *, has_skip: bool
+) -> RandomOperation:
     fixed = torch.Generator().manual_seed(heads)
     rates, skip = -normal(fixed, heads).abs(), normal(fixed, heads) if has_skip else None
 
@@ -134,9 +178,7 @@ def state_spaces(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("state space", shape, draw_rows, apply, state_size + 1)
 
 
-@st.composite
-def selective_scans(draw: st.DrawFn) -> RandomOperation:
-    channels, state_size, has_skip = draw(SIZES), draw(SIZES), draw(st.booleans())
+def selective_scan(channels: int, state_size: int, *, has_skip: bool) -> RandomOperation:
     fixed = torch.Generator().manual_seed(channels)
     rates = -normal(fixed, channels, state_size).abs()
     skip = normal(fixed, channels) if has_skip else None
@@ -157,4 +199,30 @@ def selective_scans(draw: st.DrawFn) -> RandomOperation:
     return RandomOperation("selective scan", shape, draw_rows, apply, state_size + 1)
 
 
-OPERATIONS = st.one_of(convolutions(), delta_rules(), state_spaces(), selective_scans())
+@st.composite
+def operations(draw: st.DrawFn) -> RandomOperation:
+    """Operations of random sizes."""
+    name, flag = draw(st.sampled_from(list(OF_MODELS))), draw(st.booleans())
+    shared, first, second = draw(st.integers(1, 2)), draw(SIZES), draw(SIZES)
+    heads = shared * draw(st.integers(1, 9 if first + second < 70 else 3))
+    width = draw(st.integers(2, 6))
+    if name == "convolution":
+        channels = draw(st.one_of(st.just(first), st.integers(200, 600)))
+        return convolution(channels, width, has_bias=draw(st.booleans()), is_activated=flag)
+    if name == "delta rule":
+        return delta_rule(shared, heads, first, second, by_channel=flag)
+    if name == "delta net":
+        return delta_net(shared, heads, first, second, width=width, is_wide=flag)
+    if name == "state space":
+        return state_space(shared, heads, first, second, has_skip=flag)
+    return selective_scan(first, second, has_skip=flag)
+
+
+OF_MODELS = {
+    "convolution": convolution(6144, 4, has_bias=False, is_activated=True),
+    "delta rule": delta_rule(3, 3, 128, 128, by_channel=False),
+    "delta net": delta_net(2, 4, 128, 128, width=4, is_wide=True),
+    "state space": state_space(1, 5, 64, 128, has_skip=True),
+    "selective scan": selective_scan(1536, 16, has_skip=True),
+}
+"""Operations with enough work for several threads."""

@@ -9,20 +9,23 @@ from quire.models.config import ModelDtype
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
+from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress
-from tests.models.families import STATE_SPACES
+from tests.models.families import SERVED
 
+STATEFUL = [name for name, family in SERVED.items() if "state" in family.attention]
 OTHER_ATTENTION = ("zamba2", "zamba2, rotary positions")
 """Their attention has adapters beside its projections."""
+IN_EVERY_RUN = ("qwen3_5_text", "olmo_hybrid", "lfm2", "mamba", "mamba2", "kimi_linear", "zamba2")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STATE_SPACES)
+@long_but_for(IN_EVERY_RUN, "name", STATEFUL)
 def test_no_faster_way_is_left_out(
     name: str, dtype: str, kernels: ModelKernels, tmp_path: Path
 ) -> None:
-    folder = save_checkpoint(STATE_SPACES[name], tmp_path / "checkpoint")
+    folder = save_checkpoint(SERVED[name], tmp_path / "checkpoint")
     loaded = load_model(
         ModelSource(str(folder)),
         dtype=ModelDtype(dtype),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.models.recurrent.reference.kernels import ReferenceKernels
 from tests.models.recurrent.cuts import Inputs, Trace, is_same, make_pieces, run_alone, run_cut
 from tests.models.recurrent.operations import SUBJECTS, Subject
+from tests.models.recurrent.random_operations import delta_net
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNELS = ReferenceKernels()
@@ -36,6 +37,24 @@ def test_cuts_and_company_change_no_bit(
     cut = run_cut(operation, sequences, subject.state_shape, random.Random(seed))
     for found, inputs in zip(cut, sequences, strict=True):
         assert is_same(found, run_alone(operation, inputs, subject.state_shape))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32),
+    dtype=st.sampled_from(DTYPES),
+    is_wide=st.booleans(),
+)
+def test_cuts_and_company_change_no_bit_of_a_gated_delta_net(
+    lengths: list[int], seed: int, dtype: torch.dtype, is_wide: bool
+) -> None:
+    net = delta_net(2, 6, 5, 7, width=3, is_wide=is_wide)
+    generator = torch.Generator().manual_seed(seed)
+    operation = partial(net.apply, KERNELS)
+    sequences = [net.draw(length, dtype, generator) for length in lengths]
+    cut = run_cut(operation, sequences, net.state_shape, random.Random(seed))
+    for found, inputs in zip(cut, sequences, strict=True):
+        assert is_same(found, run_alone(operation, inputs, net.state_shape))
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -69,6 +69,7 @@ def receipt_text(facts: EngineFacts) -> str:
             f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
             f"({memory.why_num_blocks})",
+            *_state_lines(facts),
             f"  layers: {_layers_text(memory.layer_groups)}",
             *_kept_whole_lines(memory),
             f"  a step: {facts.max_num_batched_tokens} tokens "
@@ -87,6 +88,17 @@ def _rank_lines(facts: EngineFacts) -> list[str]:
         f"  rank {rank} on {each.device}: weights {each.weight_bytes / MIB:,.1f} MiB, "
         f"KV {each.kv_bytes / MIB:,.1f} MiB"
         for rank, each in enumerate(facts.ranks)
+    ]
+
+
+def _state_lines(facts: EngineFacts) -> list[str]:
+    """Return a line for the states of recurrent layers, if there are any."""
+    if not facts.num_states:
+        return []
+    (num_bytes,) = (line.num_bytes for line in facts.receipt if line.kind == "states")
+    return [
+        f"  states: {facts.num_states - 1} of {num_bytes / facts.num_states / MIB:,.1f} MiB, one "
+        "for each running request, the others snapshots of prefixes"
     ]
 
 

@@ -6,6 +6,7 @@ transformers module; `module_replacement.py` finds where.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from quire.models.hf import PagedAttentionHook
@@ -44,13 +45,15 @@ class GatedForward:
 
 @dataclass(frozen=True, slots=True)
 class AttentionForward:
-    """Stands in for the forward of an attention module."""
+    """Stands in for the forward of an attention module. Where it `is_gated`, a gate follows each
+    head's query among the projections, and the head's output is multiplied by its sigmoid."""
 
     kernels: LayerKernels
     qkv: PackedForward
     out: PackedForward
     heads: HeadLayout
     hook: PagedAttentionHook
+    is_gated: bool = False
 
     def __call__(
         self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings, **_: object
@@ -63,13 +66,20 @@ class AttentionForward:
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
         rows = self.qkv(hidden_states)[0]
-        self.kernels.rope(rows, self.heads, cos[0], sin[0])
         num_query, num_key, head_size = self.heads[:3]
+        gates = None
+        if self.is_gated:
+            pairs = rows.view(len(rows), -1, head_size)
+            queries, gates = pairs[:, : 2 * num_query : 2], pairs[:, 1 : 2 * num_query : 2]
+            rows = torch.cat([queries, pairs[:, 2 * num_query :]], 1).flatten(1)
+        self.kernels.rope(rows, self.heads, cos[0], sin[0])
         heads = rows.view(len(rows), -1, head_size)
         query, key, value = heads.split_with_sizes(
             [num_query, num_key, heads.shape[1] - num_query - num_key], 1
         )
         found = step.attend(self.hook.layer, query, key, value)
+        if gates is not None:
+            found = found * torch.sigmoid(gates)
         return found.view(1, len(rows), -1)
 
 

@@ -250,6 +250,8 @@ def _attention(
     layer = hook.layer
     head_size, num_values = layer.head_size, layer.num_kv_heads * layer.v_head_size
     num_query = (qkv.weight.num_rows - num_values) // head_size - layer.num_kv_heads
+    is_gated = num_query * head_size == 2 * out.weight.num_columns
+    num_query //= 1 + is_gated
     if head_size != layer.v_head_size or head_size > MAX_HEAD_SIZE or num_query <= 0:
         return None
     norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]
@@ -259,7 +261,7 @@ def _attention(
     if len({None if each is None else each.kind for each in params}) > 1:
         return None
     heads = HeadLayout(num_query, layer.num_kv_heads, head_size, *params)
-    return AttentionForward(kernels, qkv, out, heads, hook)
+    return AttentionForward(kernels, qkv, out, heads, hook, is_gated)
 
 
 def _norm_params(norm: object, size: int) -> NormParams | None:
@@ -300,7 +302,7 @@ def _decoder(
     if len(layers) < len(forwards) or not isinstance(norm, NormForward) or rotary is None:
         return None
     native = None
-    if given.decoder is not None:
+    if given.decoder is not None and not any(layer.attention.is_gated for layer in layers):
         native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale)
     return DecoderForward(
         embedding=base["embed_tokens"],

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.config import KVOptions
-from quire.models.loading.config_states import OTHER_LAYERS, has_known_states
 from quire.models.loading.support import DOUBTFUL_WINDOWS
+from quire.models.recurrent.config_states import OTHER_LAYERS, has_known_states
 
 HEAD_NAMES = ("num_attention_heads", "n_head", "num_heads")
 KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", *HEAD_NAMES)

@@ -13,7 +13,6 @@ from quire.models.config import KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
-from quire.models.loading.config_states import states_from_config
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.end_tokens import check_end_tokens
 from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
@@ -26,6 +25,7 @@ from quire.models.loading.weight_files import (
     weight_bytes,
 )
 from quire.models.parallel.plan import own_code_refusal
+from quire.models.recurrent.config_states import states_from_config
 from quire.models.target import Target
 from quire.models.weights.weight_kernel import StoredWeightKernel, WeightOutline
 

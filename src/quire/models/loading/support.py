@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.models.config import UnsupportedModel
-from quire.models.loading.config_states import KNOWN_LAYERS, OTHER_LAYERS, has_known_states
+from quire.models.recurrent.config_states import KNOWN_LAYERS, OTHER_LAYERS, has_known_states
 
 LENGTH_NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len")
 UNLIMITED_LEN = 1 << 20

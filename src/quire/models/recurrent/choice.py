@@ -5,7 +5,8 @@ import torch
 from quire.models.native import library
 from quire.models.optimizations import Disabled
 from quire.models.recurrent.kernels import RecurrentKernels
-from quire.models.recurrent.native import NATIVE_DTYPES, NativeRecurrentKernels
+from quire.models.recurrent.native import NativeRecurrentKernels
+from quire.models.recurrent.native_calls import NATIVE_DTYPES
 from quire.models.recurrent.reference.kernels import ReferenceKernels
 
 

@@ -24,6 +24,36 @@ class ScanInputs(NamedTuple):
     skip: Tensor | None
 
 
+class DeltaNetInputs(NamedTuple):
+    """The projections of T rows for a gated delta net, in the model's dtype.
+
+    mixed: [T, 2 Hk Dk + Hv Dv], queries, keys and values before their convolution.
+    gate: [T, Hv, Dv]. beta, step: [T, Hv], before their functions.
+    """
+
+    mixed: Tensor
+    gate: Tensor
+    beta: Tensor
+    step: Tensor
+
+
+class DeltaNetWeights(NamedTuple):
+    """The weights of a gated delta net between its projections.
+
+    convolution: [2 Hk Dk + Hv Dv, K]. log_rates, step_bias: [Hv]. norm: [Dv], with its `epsilon`.
+    num_key_heads: Hk.
+    beta_scale: the largest beta.
+    """
+
+    convolution: Tensor
+    log_rates: Tensor
+    step_bias: Tensor
+    norm: Tensor
+    epsilon: float
+    num_key_heads: int
+    beta_scale: float
+
+
 class RecurrentKernels(Protocol):
     """Operations over T packed rows; `states` [num_states, ...] are float32 and updated as `pieces`
     say. Their first dimension may have any stride; the others are contiguous. Inputs are of the
@@ -64,6 +94,26 @@ class RecurrentKernels(Protocol):
         states: [num_states, Hv, Dk, Dv].
 
             S = exp(decay) * S;  S += key (x) beta * (value - S^T key);  output = S^T query
+        """
+        ...
+
+    def gated_delta_net(
+        self,
+        inputs: DeltaNetInputs,
+        weights: DeltaNetWeights,
+        states: tuple[Tensor, Tensor],
+        pieces: Pieces,
+    ) -> Tensor:
+        """Return the outputs [T, Hv, Dv] of a gated delta net before its last projection: the
+        causal convolution through SiLU, the gated delta rule, and the norm of each head.
+
+        states: those of the convolution and of the delta rule.
+
+            decay = -exp(log_rates) * softplus(step + step_bias);  beta = beta_scale * sigmoid(beta)
+            output = norm * RMSNorm(delta rule) * SiLU(gate)
+
+        Numbers are rounded to the model's dtype after the convolution, in beta, after the delta
+        rule and RMSNorm, where `norm` is of that dtype after its product, and at the end.
         """
         ...
 

@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 
 from quire.models.native.library import Library
-from quire.models.recurrent.kernels import ScanInputs
+from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights, ScanInputs
+from quire.models.recurrent.native_calls import NativeCalls, check_tensor, dense
 from quire.models.recurrent.pieces import Pieces
-
-NATIVE_DTYPES = (torch.float32, torch.bfloat16)
-"""The dtypes of inputs and results."""
 
 
 class NativeRecurrentKernels:
@@ -19,31 +17,10 @@ class NativeRecurrentKernels:
 
     All methods raise ValueError for a tensor of another dtype or shape, and IndexError for pieces
     that lie outside of the rows and for states that do not exist; nothing has been written then.
-    The scratch memory of the threads is kept.
     """
 
     def __init__(self, library: Library) -> None:
-        self._library = library
-        self._structs = {
-            name: library.struct(name)
-            for name in (
-                "StatePieces",
-                "StateStore",
-                "ConvolutionCall",
-                "DeltaRuleCall",
-                "ScanCall",
-            )
-        }
-        self._functions = {
-            name: library.function(f"quire_{name}")
-            for name in ("convolution", "delta_rule", "scan")
-        }
-        self._count_scratch = {
-            name: library.function(f"quire_{name}_scratch") for name in self._functions
-        }
-        self._scratch_bytes: dict[tuple[object, ...], int] = {}
-        self._scratch = torch.empty(0, dtype=torch.uint8)
-        self._pieces: tuple[Pieces, ctypes.Structure] | None = None
+        self._calls = NativeCalls(library)
 
     def causal_conv(
         self,
@@ -55,25 +32,17 @@ class NativeRecurrentKernels:
         *,
         is_activated: bool,
     ) -> Tensor:
-        channels, width = weight.shape
-        rows, weight = _dense(rows), weight.contiguous()
-        _check("rows", rows, rows.dtype, (rows.shape[0], channels))
-        _check("weight", weight, rows.dtype, (channels, width))
-        out = rows.new_empty(rows.shape)
-        call = self._structs["ConvolutionCall"](
-            rows=rows.data_ptr(),
-            weight=weight.data_ptr(),
-            out=out.data_ptr(),
-            row_stride=rows.stride(0),
-            channels=channels,
-            width=width,
-            is_activated=is_activated,
-        )
+        rows, weight = dense(rows), weight.contiguous()
+        out, (channels, width) = rows.new_empty(rows.shape), weight.shape
+        call = self._convolution(rows, weight, out)
+        call.is_activated = is_activated
         if bias is not None:
             bias = bias.contiguous()
-            _check("bias", bias, rows.dtype, (channels,))
+            check_tensor("bias", bias, rows.dtype, (channels,))
             call.bias = bias.data_ptr()
-        self._run("convolution", call, rows, states, (channels, width - 1), pieces)
+        shape = (channels, width - 1)
+        store = self._calls.use_states("convolution", call, rows, states, shape, pieces)
+        self._calls.run("convolution", call, store)
         return out
 
     def gated_delta_rule(
@@ -88,18 +57,18 @@ class NativeRecurrentKernels:
     ) -> Tensor:
         num_tokens, heads, value_size = value.shape
         key_heads, key_size = key.shape[1:]
-        query, key, value = _dense(query), _dense(key), _dense(value)
-        decay, beta = _dense(decay), _dense(beta)
+        query, key, value = dense(query), dense(key), dense(value)
+        decay, beta = dense(decay), dense(beta)
         for name, tensor in (("query", query), ("key", key)):
-            _check(name, tensor, value.dtype, (num_tokens, key_heads, key_size))
+            check_tensor(name, tensor, value.dtype, (num_tokens, key_heads, key_size))
         is_by_channel = decay.dim() == 3
         of_channels = (key_size,) if is_by_channel else ()
-        _check("decay", decay, torch.float32, (num_tokens, heads, *of_channels))
-        _check("beta", beta, value.dtype, (num_tokens, heads))
-        if heads % key_heads:
-            raise ValueError(f"{heads} value heads cannot share {key_heads} key heads equally")
-        out = value.new_empty(value.shape)
-        call = self._structs["DeltaRuleCall"](
+        check_tensor("decay", decay, torch.float32, (num_tokens, heads, *of_channels))
+        check_tensor("beta", beta, value.dtype, (num_tokens, heads))
+        _check_shares(heads, key_heads, "value heads", "key heads")
+        out, shape = value.new_empty(value.shape), (heads, key_size, value_size)
+        call = self._calls.new(
+            "delta_rule",
             query=query.data_ptr(),
             key=key.data_ptr(),
             value=value.data_ptr(),
@@ -117,16 +86,62 @@ class NativeRecurrentKernels:
             value_size=value_size,
             is_by_channel=is_by_channel,
         )
-        self._run("delta_rule", call, value, states, (heads, key_size, value_size), pieces)
+        store = self._calls.use_states("delta_rule", call, value, states, shape, pieces)
+        self._calls.run("delta_rule", call, store)
+        return out
+
+    def gated_delta_net(
+        self,
+        inputs: DeltaNetInputs,
+        weights: DeltaNetWeights,
+        states: tuple[Tensor, Tensor],
+        pieces: Pieces,
+    ) -> Tensor:
+        inputs = DeltaNetInputs(*map(dense, inputs))
+        convolution = weights.convolution.contiguous()
+        norm, bias, rates = _floats(weights, inputs.gate.shape)
+        num_tokens, heads, _ = inputs.gate.shape
+        for name, tensor in (("step", inputs.step), ("beta", inputs.beta)):
+            check_tensor(name, tensor, inputs.gate.dtype, (num_tokens, heads))
+        convolved = inputs.mixed.new_empty(inputs.mixed.shape)
+        first = self._convolution(inputs.mixed, convolution, convolved)
+        first.is_activated = True
+        out = inputs.gate.new_empty(inputs.gate.shape)
+        matrix = (heads, *states[1].shape[2:])
+        second = self._rule_of_convolved(convolved, weights.num_key_heads, matrix, out)
+        decays, betas = bias.new_empty(num_tokens, heads), out.new_empty(num_tokens, heads)
+        second.decay, second.beta = decays.data_ptr(), betas.data_ptr()
+        call = self._calls.new(
+            "delta_net",
+            convolution=ctypes.addressof(first),
+            rule=ctypes.addressof(second),
+            steps=inputs.step.data_ptr(),
+            betas=inputs.beta.data_ptr(),
+            gate=inputs.gate.data_ptr(),
+            step_bias=bias.data_ptr(),
+            log_rates=rates.data_ptr(),
+            norm_weight=norm.data_ptr(),
+            decays=decays.data_ptr(),
+            opened=betas.data_ptr(),
+            step_stride=inputs.step.stride(0),
+            beta_stride=inputs.beta.stride(0),
+            gate_stride=inputs.gate.stride(0),
+            is_product_rounded=weights.norm.dtype is out.dtype,
+            beta_scale=weights.beta_scale,
+            epsilon=weights.epsilon,
+        )
+        shape = (convolution.shape[0], convolution.shape[1] - 1)
+        tails = self._calls.use_states("convolution", first, convolved, states[0], shape, pieces)
+        matrices = self._calls.use_states("delta_rule", second, out, states[1], matrix, pieces)
+        self._calls.run("delta_net", call, tails, matrices)
         return out
 
     def state_space(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
         num_tokens, heads, head_size = inputs.rows.shape
         groups, state_size = inputs.b.shape[1:]
-        if heads % groups:
-            raise ValueError(f"{heads} heads cannot share {groups} groups equally")
-        call = self._structs["ScanCall"](
-            heads=heads, head_size=head_size, groups=groups, state_size=state_size
+        _check_shares(heads, groups, "heads", "groups")
+        call = self._calls.new(
+            "scan", heads=heads, head_size=head_size, groups=groups, state_size=state_size
         )
         of_heads = ((num_tokens, heads), (heads,), (heads,))
         return self._scan(call, inputs, of_heads, states, (heads, head_size, state_size), pieces)
@@ -134,11 +149,58 @@ class NativeRecurrentKernels:
     def selective_scan(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
         num_tokens, channels = inputs.rows.shape
         state_size = inputs.b.shape[1]
-        call = self._structs["ScanCall"](
-            heads=1, head_size=channels, groups=1, state_size=state_size, is_selective=True
+        call = self._calls.new(
+            "scan",
+            heads=1,
+            head_size=channels,
+            groups=1,
+            state_size=state_size,
+            is_selective=True,
         )
         of_channels = ((num_tokens, channels), (channels, state_size), (channels,))
         return self._scan(call, inputs, of_channels, states, (channels, state_size), pieces)
+
+    def _convolution(self, rows: Tensor, weight: Tensor, out: Tensor) -> ctypes.Structure:
+        channels, width = weight.shape
+        check_tensor("rows", rows, rows.dtype, (rows.shape[0], channels))
+        check_tensor("weight", weight, rows.dtype, (channels, width))
+        return self._calls.new(
+            "convolution",
+            rows=rows.data_ptr(),
+            weight=weight.data_ptr(),
+            out=out.data_ptr(),
+            row_stride=rows.stride(0),
+            channels=channels,
+            width=width,
+        )
+
+    def _rule_of_convolved(
+        self, convolved: Tensor, key_heads: int, matrix: tuple[int, ...], out: Tensor
+    ) -> ctypes.Structure:
+        """Return the call for queries, keys and values that lie side by side."""
+        heads, key_size, value_size = matrix
+        channels, key_width = convolved.shape[1], key_heads * key_size
+        _check_shares(heads, key_heads, "value heads", "key heads")
+        expected = (len(out), 2 * key_width + heads * value_size)
+        check_tensor("mixed", convolved, out.dtype, expected)
+        check_tensor("gate", out, out.dtype, (len(out), heads, value_size))
+        first, key_bytes = convolved.data_ptr(), key_width * convolved.element_size()
+        return self._calls.new(
+            "delta_rule",
+            query=first,
+            key=first + key_bytes,
+            value=first + 2 * key_bytes,
+            out=out.data_ptr(),
+            query_stride=channels,
+            key_stride=channels,
+            value_stride=channels,
+            decay_stride=heads,
+            beta_stride=heads,
+            key_heads=key_heads,
+            heads=heads,
+            key_size=key_size,
+            value_size=value_size,
+        )
 
     def _scan(
         self,
@@ -150,12 +212,12 @@ class NativeRecurrentKernels:
         pieces: Pieces,
     ) -> Tensor:
         """Run a scan whose sizes `call` has. `shapes` are those of steps, rates and skip."""
-        rows, b, c = _dense(inputs.rows), _dense(inputs.b), _dense(inputs.c)
-        steps, rates = _dense(inputs.steps), inputs.rates.contiguous()
+        rows, b, c = dense(inputs.rows), dense(inputs.b), dense(inputs.c)
+        steps, rates = dense(inputs.steps), inputs.rates.contiguous()
         for name, tensor in (("b", b), ("c", c)):
-            _check(name, tensor, rows.dtype, (rows.shape[0], *inputs.b.shape[1:]))
+            check_tensor(name, tensor, rows.dtype, (rows.shape[0], *inputs.b.shape[1:]))
         for name, tensor, shape in zip(("steps", "rates"), (steps, rates), shapes, strict=False):
-            _check(name, tensor, torch.float32, shape)
+            check_tensor(name, tensor, torch.float32, shape)
         out = rows.new_empty(rows.shape)
         call.rows, call.row_stride = rows.data_ptr(), rows.stride(0)
         call.b, call.b_stride = b.data_ptr(), b.stride(0)
@@ -165,99 +227,23 @@ class NativeRecurrentKernels:
         skip = inputs.skip
         if skip is not None:
             skip = skip.contiguous()
-            _check("skip", skip, torch.float32, shapes[2])
+            check_tensor("skip", skip, torch.float32, shapes[2])
             call.skip = skip.data_ptr()
-        self._run("scan", call, rows, states, state_shape, pieces)
+        store = self._calls.use_states("scan", call, rows, states, state_shape, pieces)
+        self._calls.run("scan", call, store)
         return out
 
-    def _run(
-        self,
-        name: str,
-        call: ctypes.Structure,
-        rows: Tensor,
-        states: Tensor,
-        state_shape: tuple[int, ...],
-        pieces: Pieces,
-    ) -> None:
-        if rows.dtype not in NATIVE_DTYPES:
-            raise ValueError(f"the kernels have no {rows.dtype}, but float32 and bfloat16")
-        num_states, num_rows = states.shape[0], rows.shape[0]
-        _check("states", states, torch.float32, (num_states, *state_shape))
-        if not _is_dense(states):
-            raise ValueError("each of the states must be contiguous")
-        store = self._structs["StateStore"](states.data_ptr(), num_states, states.stride(0))
-        tables = self._tables(pieces)
-        tables.num_tokens = num_rows
-        call.pieces, call.store = ctypes.addressof(tables), ctypes.addressof(store)
-        call.is_bf16, call.num_threads = rows.dtype is torch.bfloat16, self._library.num_threads
-        call.scratch = self._scratch_address(name, call, state_shape)
-        if self._functions[name](call):
-            raise IndexError(
-                f"the pieces of {num_rows} rows lie outside of them, or outside of the "
-                f"{num_states} states"
-            )
 
-    def _tables(self, pieces: Pieces) -> ctypes.Structure:
-        """Return the structure of the pieces, which all layers of a step share."""
-        if self._pieces is not None and self._pieces[0] is pieces:
-            return self._pieces[1]
-        num_pieces, num_seqs = len(pieces.reads), len(pieces.sequences) - 1
-        for name, length in (
-            ("starts", num_pieces + 1),
-            ("reads", num_pieces),
-            ("writes", num_pieces),
-            ("sequences", num_seqs + 1),
-        ):
-            tensor: Tensor = getattr(pieces, name)
-            _check(name, tensor, torch.int32, (length,))
-            if not tensor.is_contiguous():
-                raise ValueError(f"{name} of the pieces must be contiguous")
-        tables = self._structs["StatePieces"](
-            pieces.starts.data_ptr(),
-            pieces.reads.data_ptr(),
-            pieces.writes.data_ptr(),
-            pieces.sequences.data_ptr(),
-            num_pieces,
-            num_seqs,
-        )
-        self._pieces = (pieces, tables)
-        return tables
-
-    def _scratch_address(
-        self, name: str, call: ctypes.Structure, state_shape: tuple[int, ...]
-    ) -> int:
-        """Return the address of memory for all threads of the call."""
-        key = (name, *state_shape)
-        if key not in self._scratch_bytes:
-            self._scratch_bytes[key] = self._count_scratch[name](call)
-        needed = self._scratch_bytes[key] * call.num_threads
-        if self._scratch.nbytes < needed:
-            self._scratch = torch.empty(needed, dtype=torch.uint8)
-        return self._scratch.data_ptr()
+def _check_shares(num_heads: int, num_shared: int, heads: str, shared: str) -> None:
+    if num_heads % num_shared:
+        raise ValueError(f"{num_heads} {heads} cannot share {num_shared} {shared} equally")
 
 
-def _check(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu:
-        raise ValueError(
-            f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, must be {dtype} "
-            f"{shape} on the CPU"
-        )
-
-
-def _dense(rows: Tensor) -> Tensor:
-    """Return rows that are contiguous each, however far they lie apart."""
-    return rows if _is_dense(rows) else rows.contiguous()
-
-
-def _is_dense(rows: Tensor) -> bool:
-    if rows.is_contiguous():
-        return True
-    strides, shape = rows.stride(), rows.shape
-    return strides[-1] == 1 and (rows.dim() < 3 or _follow(strides[1:], shape[1:]))
-
-
-def _follow(strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Return whether elements of this shape follow each other without gaps."""
-    return all(
-        strides[i] == strides[i + 1] * shape[i + 1] or shape[i] == 1 for i in range(len(shape) - 1)
-    )
+def _floats(weights: DeltaNetWeights, gate: torch.Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Return norm, step bias and rates in float32."""
+    found = (weights.norm.float(), weights.step_bias.float(), weights.log_rates.float())
+    _, heads, value_size = gate
+    names = ("norm", "step_bias", "log_rates")
+    for name, tensor, size in zip(names, found, (value_size, heads, heads), strict=True):
+        check_tensor(name, tensor, torch.float32, (size,))
+    return found

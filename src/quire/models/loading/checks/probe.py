@@ -199,7 +199,7 @@ def probe(
     record.refuse_incomplete()
     if not torch.isfinite(logits).all():
         raise FailedCheck(model_type, f"logits overflow in {logits.dtype}", OTHER_DTYPE)
-    dtype = record.dtypes.pop() if record.dtypes else logits.dtype
+    dtype = record.dtypes.pop() if record.dtypes else next(module.parameters()).dtype
     return ProbeResult(record.numbered(), record.recurrent, dtype, logits)
 
 

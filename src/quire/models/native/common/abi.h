@@ -308,6 +308,26 @@ QUIRE_FUNCTION(int64_t, quire_delta_rule_scratch, (const DeltaRuleCall* call))
 // The gated delta rule (Yang et al., 2024) over normalised queries and keys.
 QUIRE_FUNCTION(int, quire_delta_rule, (const DeltaRuleCall* call))
 
+// --- recurrent/delta_net.cpp
+
+// The outputs of the convolution are the rule's queries, keys and values, side by side; `decays` and
+// `opened` are its decay and beta.
+QUIRE_STRUCT(DeltaNetCall,
+    const ConvolutionCall* convolution;
+    const DeltaRuleCall* rule;
+    const void *steps, *betas, *gate;     // [num_tokens, heads] twice, [num_tokens, heads, value_size]
+    const float *step_bias, *log_rates;   // [heads]
+    const float* norm_weight;             // [value_size]
+    float* decays;                        // [num_tokens, heads]
+    void* opened;                         // [num_tokens, heads]
+    int64_t step_stride, beta_stride, gate_stride, is_product_rounded;
+    double beta_scale, epsilon;
+)
+
+// A gated delta net between its projections: decay = -exp(log_rates) * softplus(steps + step_bias),
+// beta = sigmoid(betas) * beta_scale, and for each head RMSNorm(out) * norm_weight * SiLU(gate).
+QUIRE_FUNCTION(int, quire_delta_net, (const DeltaNetCall* call))
+
 // --- recurrent/scans.cpp
 
 // Steps are [num_tokens, heads] and rates [heads], or if `is_selective` [num_tokens, channels] and

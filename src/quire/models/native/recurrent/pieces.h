@@ -6,9 +6,9 @@
 
 namespace {
 
-constexpr int64_t MIN_PARALLEL = 1 << 14;   // elements of states, once for each token
-constexpr int64_t TASKS_A_THREAD = 4;       // so that none waits long for the last
-constexpr int64_t TOKENS = 16;              // whose inputs are prepared at once
+constexpr int64_t MIN_PARALLEL = 1 << 17;  // elements of states, once for each token
+constexpr int64_t TASKS_A_THREAD = 4;      // so that none waits long for the last
+constexpr int64_t TOKENS = 16;             // whose inputs are prepared at once
 
 inline bool rises(const int32_t* offsets, int64_t count, int64_t last) {
     for (int64_t i = 0; i < count; i++)

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int ROWS = 4;                // channels that go through a row's numbers together
 constexpr int64_t MAX_CHANNELS = 256;  // of a task
+constexpr int64_t SELECTION_WORK = 4;  // of an element with a decay of its own, in others
 
 // What the tokens of a block share among the channels of a task. `selected` are steps [TOKENS,
 // channels] where each channel has its own; else `decays` has one number for each token.
@@ -228,7 +229,8 @@ extern "C" int quire_scan(const ScanCall* given) {
     const int64_t num_heads = pieces.num_seqs * call.heads;
     const int64_t parts = larger(num_parts(num_heads, num_groups, call.num_threads),
                                  ratio_up(num_groups, MAX_CHANNELS / LANES));
-    const int64_t work = pieces.num_tokens * call.heads * call.head_size * call.state_size;
+    const int64_t work = pieces.num_tokens * call.heads * call.head_size * call.state_size *
+                         (call.is_selective ? SELECTION_WORK : 1);
     of_stored(call.is_bf16, [&](auto of) {
         share_tasks(num_heads * parts, work, call.num_threads, call.scratch,
                     quire_scan_scratch(given), [&](int64_t task, char* own) {

@@ -5,30 +5,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from quire.cache.spec import StateSpec
 from quire.models.config import UnsupportedModel
 from quire.models.recurrent.family import RecurrentStep
-from quire.models.recurrent.steady import steady
+from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights
 
 APART, IN_HEADS, OLMO = "Qwen3_5", "Qwen3Next", "OlmoHybrid"
 """The kinds by how their projections lie: one each of the convolution's rows, gates, betas and
 steps; two whose outputs lie by key heads; and one for each of queries, keys and values too."""
 CONVOLUTION = "conv1d.weight"
-
-
-class Projections(NamedTuple):
-    """The projections of T rows, in the model's dtype.
-
-    mixed: [T, channels of the convolution], queries, keys and values.
-    gate: [T, Hv, Dv]. beta, step: [T, Hv], before their functions.
-    """
-
-    mixed: Tensor
-    gate: Tensor
-    beta: Tensor
-    step: Tensor
 
 
 class HeadShape(NamedTuple):
@@ -38,14 +24,6 @@ class HeadShape(NamedTuple):
     num_values: int
     key_size: int
     value_size: int
-
-    @property
-    def key_width(self) -> int:
-        return self.num_keys * self.key_size
-
-    @property
-    def value_width(self) -> int:
-        return self.num_values * self.value_size
 
 
 class DeltaNet:
@@ -70,31 +48,12 @@ class DeltaNet:
         )
 
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
-        heads, given = _heads(part), _projections(part, rows)
-        mixed = step.kernels.causal_conv(
-            given.mixed,
-            part.get_parameter(CONVOLUTION).squeeze(1),
-            None,
-            step.states[0],
-            step.pieces,
-            is_activated=True,
+        conv_states, matrices = step.states
+        found = step.kernels.gated_delta_net(
+            _projections(part, rows), _weights(part), (conv_states, matrices), step.pieces
         )
-        query, key, value = mixed.split_with_sizes(
-            [heads.key_width, heads.key_width, heads.value_width], dim=-1
-        )
-        found = step.kernels.gated_delta_rule(
-            query.view(-1, heads.num_keys, heads.key_size),
-            key.view(-1, heads.num_keys, heads.key_size),
-            value.view(-1, heads.num_values, heads.value_size),
-            _decay(part, given.step),
-            _beta(part, given.beta),
-            step.states[1],
-            step.pieces,
-        )
-        is_olmo = _kind(part) == OLMO
-        norm, last = ("o_norm", "o_proj") if is_olmo else ("norm", "out_proj")
-        normed = part.get_submodule(norm)(found.flatten(0, 1), given.gate.flatten(0, 1))
-        out: Tensor = part.get_submodule(last)(normed.view(len(rows), -1))
+        last = "o_proj" if _kind(part) == OLMO else "out_proj"
+        out: Tensor = part.get_submodule(last)(found.flatten(-2))
         return out
 
 
@@ -108,7 +67,7 @@ def _heads(part: nn.Module) -> HeadShape:
     return HeadShape(*(int(getattr(part, name)) for name in names))
 
 
-def _projections(part: nn.Module, rows: Tensor) -> Projections:
+def _projections(part: nn.Module, rows: Tensor) -> DeltaNetInputs:
     def project(name: str) -> Tensor:
         out: Tensor = part.get_submodule(name)(rows)
         return out
@@ -118,15 +77,15 @@ def _projections(part: nn.Module, rows: Tensor) -> Projections:
     if kind == OLMO:
         mixed = torch.cat([project(name) for name in ("q_proj", "k_proj", "v_proj")], dim=-1)
         gate = project("g_proj").view(by_head)
-        return Projections(mixed, gate, project("b_proj"), project("a_proj"))
+        return DeltaNetInputs(mixed, gate, project("b_proj"), project("a_proj"))
     if kind == APART:
         gate = project("in_proj_z").view(by_head)
         mixed = project("in_proj_qkv")
-        return Projections(mixed, gate, project("in_proj_b"), project("in_proj_a"))
+        return DeltaNetInputs(mixed, gate, project("in_proj_b"), project("in_proj_a"))
     return _by_key_heads(heads, project("in_proj_qkvz"), project("in_proj_ba"))
 
 
-def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> Projections:
+def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> DeltaNetInputs:
     """Return the projections out of two that have for each key head what belongs to it."""
     num_shared = heads.num_values // heads.num_keys
     num_values = num_shared * heads.value_size
@@ -135,7 +94,7 @@ def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> Projections
     )
     query, key, value, gate = (each.flatten(1) for each in parts)
     beta, step = narrow.view(len(narrow), heads.num_keys, -1).chunk(2, dim=-1)
-    return Projections(
+    return DeltaNetInputs(
         torch.cat([query, key, value], dim=-1),
         gate.view(-1, heads.num_values, heads.value_size),
         beta.flatten(1),
@@ -143,12 +102,14 @@ def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> Projections
     )
 
 
-def _decay(part: nn.Module, step: Tensor) -> Tensor:
-    """Return the logarithm of each head's decay [T, Hv], in float32."""
-    rates = -part.get_parameter("A_log").float().exp()
-    return rates * steady(softplus, step.float() + part.get_parameter("dt_bias"))
-
-
-def _beta(part: nn.Module, beta: Tensor) -> Tensor:
-    found = steady(torch.sigmoid, beta)
-    return found * 2.0 if getattr(part, "allow_neg_eigval", False) else found
+def _weights(part: nn.Module) -> DeltaNetWeights:
+    norm = part.get_submodule("o_norm" if _kind(part) == OLMO else "norm")
+    return DeltaNetWeights(
+        convolution=part.get_parameter(CONVOLUTION).squeeze(1),
+        log_rates=part.get_parameter("A_log"),
+        step_bias=part.get_parameter("dt_bias"),
+        norm=norm.get_parameter("weight"),
+        epsilon=float(getattr(norm, "variance_epsilon")),  # noqa: B009
+        num_key_heads=_heads(part).num_keys,
+        beta_scale=2.0 if getattr(part, "allow_neg_eigval", False) else 1.0,
+    )

@@ -20,6 +20,7 @@ from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.steady import steady
 
 MANY = 16
+"""The number of rows from which on torch sums the products of each in the same order."""
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 

@@ -2,9 +2,10 @@
 
 from torch import Tensor
 
-from quire.models.recurrent.kernels import ScanInputs
+from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights, ScanInputs
 from quire.models.recurrent.pieces import Pieces
 from quire.models.recurrent.reference.convolution import causal_conv
+from quire.models.recurrent.reference.delta_net import gated_delta_net
 from quire.models.recurrent.reference.delta_rule import gated_delta_rule
 from quire.models.recurrent.reference.selective_scan import selective_scan
 from quire.models.recurrent.reference.state_space import state_space
@@ -37,6 +38,15 @@ class ReferenceKernels:
         pieces: Pieces,
     ) -> Tensor:
         return gated_delta_rule(query, key, value, decay, beta, states, pieces)
+
+    def gated_delta_net(
+        self,
+        inputs: DeltaNetInputs,
+        weights: DeltaNetWeights,
+        states: tuple[Tensor, Tensor],
+        pieces: Pieces,
+    ) -> Tensor:
+        return gated_delta_net(inputs, weights, states, pieces)
 
     def state_space(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
         return state_space(inputs, states, pieces)

@@ -19,6 +19,7 @@ class Cycles:
     def __init__(self, rewriting: Rewriting) -> None:
         self._rewriting = rewriting
         self._known: dict[int, bool] = {}
+        self._held: dict[int, list[object]] = {}
         self._visits = Steps(MAX_VISITS)
 
     def holds_itself(self, schema: object) -> bool:
@@ -34,7 +35,11 @@ class Cycles:
             each = waiting.pop()
             if not isinstance(each, dict):
                 continue
-            for inner in (*(node.schema for node in inner_schemas(each, "")), *self._target(each)):
+            held = self._held.get(id(each))
+            if held is None:
+                held = [node.schema for node in inner_schemas(each, "")] + self._target(each)
+                self._held[id(each)] = held
+            for inner in held:
                 if inner is schema:
                     return True
                 if id(inner) not in seen:

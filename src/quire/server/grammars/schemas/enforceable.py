@@ -45,6 +45,7 @@ FORMATS = frozenset(
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.-]")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_NUMBERS = frozenset((*_COUNTS, *_BOUNDS))
 MAX_BOUND = 10**17
 """Expressions of numbers have no bounds beyond: a wider range is cut to this one."""
 _STRING = ("pattern", "format", "minLength", "maxLength")
@@ -301,6 +302,8 @@ class _Pass:
 
 def _new_numbers(place: SchemaPlace) -> None:
     """Say bounds as newer drafts do, and counts as integers."""
+    if _NUMBERS.isdisjoint(place.keywords):
+        return
     for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(place.keywords.get(keyword), bool):
             is_exclusive = place.keywords.pop(keyword)
