@@ -11,6 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 import torch
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.e2e.server_process import ServerProcess, server_process
 from tests.models.checkpoints import save_checkpoint
@@ -39,14 +40,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def test_turns_of_a_conversation_go_on_from_snapshots(server: ServerProcess) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    messages: list[dict[str, str]] = [{"role": "system", "content": "Be brief. " * 20}]
+    messages: list[ChatCompletionMessageParam] = [{"role": "system", "content": "Be brief. " * 20}]
     seen = []
     for turn in range(3):
         messages.append({"role": "user", "content": f"Question {turn}?"})
         parts = list(
             client.chat.completions.create(
                 model="recurrent",
-                messages=messages,  # type: ignore[arg-type]
+                messages=messages,
                 max_tokens=24,
                 temperature=0,
                 stream=True,

@@ -222,6 +222,8 @@ class Recorded:
                 cache.max_chunk_tokens,
                 cache.num_host_blocks,
                 self.recorder.block_hash,
+                num_states=cache.num_states,
+                snapshots=cache.snapshots,
             )
         )
         self.scheduler = RecordedScheduler(config, self.cache, self.recorder)

@@ -58,6 +58,7 @@ AT_ONCE = ("qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND)
 """The first three in every run: windows, norms of heads, norms behind layers."""
 WHOLE_LAYERS = (
     *("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3"),
+    *("qwen3_5_text", "lfm2"),
     *NORMS_BEHIND,
 )
 PARTS_ALONE = {
@@ -65,10 +66,9 @@ PARTS_ALONE = {
     "qwen3_moe": (NormForward, AttentionForward),
     "cohere": (GatedForward,),
     "olmo2": (NormForward, GatedForward),
-    "qwen3_5_text": (NormForward, AttentionForward, GatedForward, LayerForward),
     "qwen3_next": (NormForward, AttentionForward),
 }
-"""Of layers that are made otherwise. Qwen 3.5 has layers with gated attention beside others."""
+"""Of layers that are made otherwise."""
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.models.attention.cpu import CPUStep
+from quire.models.attention.hook import AttentionContext
 from quire.models.layers.fused_layers import LayerForward, RotaryEmbeddings
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.native_decoder import NativeDecoder
@@ -45,6 +46,7 @@ class DecoderRotary:
 class DecoderForward:
     """Stands in for the forward of a causal language model.
 
+    context: the step that runs.
     cap: what logits are capped at, cap * tanh(logits / cap) (Gemma 2, arXiv 2408.00118); None: not.
     native: the same layers as one call of the C++ kernels, used where attention is theirs too.
     """
@@ -57,13 +59,14 @@ class DecoderForward:
     head: nn.Module
     cap: float | None
     native: NativeDecoder | None
+    context: AttentionContext
 
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: object
     ) -> LogitsOutput:
         states = self.embedding(input_ids)
         rotary = self.rotary(states, position_ids)
-        context = self.layers[0].attention.hook.context
+        context = self.context
         wanted = context.states_indices
         if wanted is None:
             last = self._normed(states, rotary, logits_to_keep)
@@ -83,7 +86,7 @@ class DecoderForward:
         self, states: Tensor, rotary: tuple[RotaryEmbeddings, ...], logits_indices: Tensor
     ) -> Tensor:
         """Return the normed states [1, R, hidden_size] of these tokens; `states` is overwritten."""
-        step = self.layers[0].attention.hook.context.attention
+        step = self.context.attention
         if self.native is not None and isinstance(step, CPUStep):
             return self.native.run(step, states, rotary, logits_indices)
         return self._one_by_one(states, rotary, logits_indices)

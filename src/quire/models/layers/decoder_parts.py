@@ -1,11 +1,13 @@
 """Tells the modules of a causal language model that is made of a decoder's parts alone: an
-embedding, layers of attention and an MLP with norms around them, a norm and a head.
+embedding, layers of attention or a recurrent module and an MLP with norms around them, a norm and a
+head.
 
 No model family is known by name: layers are told by the names of their norms, and what is made of
 them is compared with the model (`module_replacement.py`).
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import nn
 
@@ -16,8 +18,13 @@ from quire.models.native.decoder.fused import NormParams
 
 MODEL_PARTS = {"model", "lm_head"}
 BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
+LAST_NORMS = ("norm", "embedding_norm")
+"""The names of the norm after the last layer: that of Llama and others, and of LFM2."""
 TEXT_PART = "language_model"
-SUBLAYERS = {"self_attn", "mlp"}
+ATTENTION = "self_attn"
+MIXERS = (ATTENTION, "linear_attn", "conv")
+"""The names of what mixes tokens in a layer: attention, a gated delta net, a short convolution."""
+MLPS = ("mlp", "feed_forward")
 NORM_NAMES: tuple[tuple[str | None, ...], ...] = (
     ("input_layernorm", None, "post_attention_layernorm", None),
     (
@@ -28,9 +35,18 @@ NORM_NAMES: tuple[tuple[str | None, ...], ...] = (
     ),
     (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     ("input_layernorm", None, "pre_feedforward_layernorm", None),
+    ("operator_norm", None, "ffn_norm", None),
 )
-"""The names of a layer's norms in the order of LayerNorms: those of Llama, Gemma 2, EXAONE 4
-and VaultGemma, and of the families that took them over."""
+"""The names of a layer's norms in the order of LayerNorms: those of Llama, Gemma 2, EXAONE 4,
+VaultGemma and LFM2, and of the families that took them over."""
+
+
+class LayerNames(NamedTuple):
+    """The names of what a layer is made of; `norms` are an entry of NORM_NAMES."""
+
+    mixer: str
+    mlp: str
+    norms: tuple[str | None, ...]
 
 
 def layer_parts(layer: nn.Module) -> dict[str, nn.Module]:
@@ -39,23 +55,28 @@ def layer_parts(layer: nn.Module) -> dict[str, nn.Module]:
     return {name: part for name, part in children if not isinstance(part, nn.Dropout)}
 
 
-def norm_names(layer: nn.Module) -> tuple[str | None, ...] | None:
-    """Return the entry of NORM_NAMES for a layer that has these norms, attention and an MLP, and
-    nothing else; None for any other module."""
+def layer_names(layer: nn.Module) -> LayerNames | None:
+    """Return the names of a layer's parts where it has these norms, a mixer and an MLP, and nothing
+    else; None for any other module."""
     found = layer_parts(layer).keys()
+    mixers = [name for name in MIXERS if name in found]
+    mlps = [name for name in MLPS if name in found]
+    if len(mixers) != 1 or len(mlps) != 1:
+        return None
     for names in NORM_NAMES:
-        if found == SUBLAYERS | {name for name in names if name is not None}:
-            return names
+        if found == {*mixers, *mlps, *(name for name in names if name is not None)}:
+            return LayerNames(mixers[0], mlps[0], names)
     return None
 
 
 def layer_norms(layer: nn.Module, known: Mapping[nn.Module, NormParams]) -> LayerNorms | None:
     """Return the norms of a decoder layer, or None if it is none or one is not `known`."""
-    names, parts = norm_names(layer), layer_parts(layer)
+    names, parts = layer_names(layer), layer_parts(layer)
     if names is None:
         return None
-    norms = [None if name is None else known.get(parts[name]) for name in names]
-    if any(name is not None and norm is None for name, norm in zip(names, norms, strict=True)):
+    norms = [None if name is None else known.get(parts[name]) for name in names.norms]
+    pairs = zip(names.norms, norms, strict=True)
+    if any(name is not None and norm is None for name, norm in pairs):
         return None
     return LayerNorms(*norms)
 
@@ -68,20 +89,23 @@ def decoder_base(module: nn.Module) -> dict[str, nn.Module] | None:
         return None
     text = dict(parts["model"].named_children()).get(TEXT_PART, parts["model"])
     base = dict(text.named_children())
+    base = {"norm" if name in LAST_NORMS else name: part for name, part in base.items()}
     if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
         return None
     return base
 
 
 def has_decoder_parts(module: nn.Module) -> bool:
-    """Return whether a module is made of a decoder's parts, and may be run as one."""
+    """Return whether a module is made of a decoder's parts with attention in each layer, and may be
+    run as one call."""
     base = decoder_base(module)
     if base is None:
         return False
     layers = list(base["layers"].children())
     if decoder_rotary(base["rotary_emb"], len(layers)) is None:
         return False
-    return all(norm_names(layer) is not None for layer in layers)
+    names = [layer_names(layer) for layer in layers]
+    return all(each is not None and each.mixer == ATTENTION for each in names)
 
 
 def decoder_rotary(module: nn.Module, num_layers: int) -> DecoderRotary | None:

@@ -116,40 +116,52 @@ def _tensors(result: object) -> list[Tensor]:
 
 
 class LayerCheck:
-    """Checks a decoder layer, on inputs that are scaled to SMALL."""
+    """Checks a decoder layer, on inputs that are scaled to SMALL. Each computation begins with the
+    same states."""
 
-    def __init__(self, module: nn.Module, candidate: Forward, tolerance: float) -> None:
+    def __init__(
+        self, module: nn.Module, candidate: Forward, context: AttentionContext, tolerance: float
+    ) -> None:
         self.module = module
         self.candidate = candidate
         self.is_equivalent: bool | None = None
         self._forward = module.forward
+        self._states = context.recurrent
         self._tolerance = tolerance
 
     def __call__(self, *args: Tensor, **options: object) -> object:
+        states = self._states.saved()
         try:
             x = args[0] * (SMALL / root_mean_square(args[0]))
             expected = self._forward(x.clone(), *args[1:], **options)
+            self._states.restore(states)
             found = self.candidate(x.clone(), *args[1:], **options)
             (pair,) = zip(_tensors(found), _tensors(expected), strict=True)
             is_equivalent = is_same(*pair, self._tolerance)
         except FORWARD_ERRORS:
             is_equivalent = False
         self.is_equivalent = is_equivalent and self.is_equivalent is not False
+        self._states.restore(states)
         return self._forward(*args, **options)
 
 
 class ModelCheck:
-    """Checks the forward of the whole model by its logits."""
+    """Checks the forward of the whole model by its logits, from the same states."""
 
-    def __init__(self, module: nn.Module, candidate: Forward, tolerance: float) -> None:
+    def __init__(
+        self, module: nn.Module, candidate: Forward, context: AttentionContext, tolerance: float
+    ) -> None:
         self.module = module
         self.candidate = candidate
         self.is_equivalent: bool | None = None
         self._forward = module.forward
+        self._states = context.recurrent
         self._tolerance = tolerance
 
     def __call__(self, *args: Tensor, **options: object) -> object:
+        states = self._states.saved()
         expected = self._forward(*args, **options)
+        self._states.restore(states)
         try:
             found = self.candidate(*args, **options)
             is_equivalent = is_same(found.logits, expected.logits, self._tolerance)  # type: ignore[attr-defined]

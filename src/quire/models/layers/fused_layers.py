@@ -3,6 +3,7 @@ rotary embeddings, and the layer that is made of these alone. Each stands in for
 transformers module; `module_replacement.py` finds where.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,6 +84,22 @@ class AttentionForward:
         return found.view(1, len(rows), -1)
 
 
+@dataclass(frozen=True, slots=True)
+class RecurrentMixer:
+    """Stands in a layer where attention would: a recurrent module, whose output needs no further
+    projection."""
+
+    forward: Callable[[Tensor], Tensor]
+
+    def attend(self, hidden_states: Tensor, _: RotaryEmbeddings) -> Tensor:
+        """Return the output of the module, [1, T, hidden_size]."""
+        return self.forward(hidden_states)
+
+    def out(self, mixed: Tensor) -> Tensor:
+        """Return the output as it is."""
+        return mixed
+
+
 class LayerNorms(NamedTuple):
     """The norms of a decoder layer, each None if the layer has none: of the input and output of
     attention, and of the MLP."""
@@ -96,14 +113,14 @@ class LayerNorms(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LayerForward:
     """Stands in for the forward of a decoder layer: y = x + attended(attention(before(x))), then
-    y + finished(mlp(between(y))).
+    y + finished(mlp(between(y))). A recurrent module may stand in the place of attention.
 
     Overwrites its input, [1, T, hidden_size].
     """
 
     kernels: LayerKernels
     norms: LayerNorms
-    attention: AttentionForward
+    attention: AttentionForward | RecurrentMixer
     mlp: GatedForward
 
     def __call__(

@@ -22,8 +22,10 @@ from quire.models.config import FORWARD_ERRORS
 from quire.models.hf import HOOK, PagedAttentionHook
 from quire.models.layers.decoder import DecoderForward
 from quire.models.layers.decoder_parts import (
+    ATTENTION,
     decoder_base,
     decoder_rotary,
+    layer_names,
     layer_norms,
     layer_parts,
     logit_cap,
@@ -41,6 +43,7 @@ from quire.models.layers.fused_layers import (
     GatedForward,
     LayerForward,
     NormForward,
+    RecurrentMixer,
 )
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
@@ -53,6 +56,7 @@ from quire.models.native.decoder.fused import (
     HeadLayout,
     NormParams,
 )
+from quire.models.recurrent.hook import RecurrentForward
 from quire.models.rounding import part_tolerance
 
 logger = logging.getLogger(__name__)
@@ -145,12 +149,16 @@ def replace_modules(
         run_steps,
     )
     replacements.keep_equivalent(
-        [LayerCheck(part, layer, tolerance) for part in parts if (layer := _layer(part, kernels))],
+        [
+            LayerCheck(part, layer, context, tolerance)
+            for part in parts
+            if (layer := _layer(part, kernels))
+        ],
         run_steps,
     )
-    decoder = _decoder(module, given, kernels)
+    decoder = _decoder(module, given, kernels, context)
     if decoder is not None:
-        replacements.keep_equivalent([ModelCheck(module, decoder, tolerance)], run_steps)
+        replacements.keep_equivalent([ModelCheck(module, decoder, context, tolerance)], run_steps)
     kinds = Counter(type(part.forward).__name__ for part in replacements.modules)
     logger.info("fused: %s", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return replacements
@@ -206,10 +214,12 @@ def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormF
 def _gated(
     module: nn.Module, kernels: LayerKernels, dtype: torch.dtype, tolerance: float
 ) -> GatedForward | None:
-    act = _act(getattr(module, "act_fn", getattr(module, "activation_fn", None)))
-    down = _packed(module, dtype, ("down_proj",))
+    has_numbers = isinstance(getattr(module, "w1", None), nn.Linear)
+    named = getattr(module, "act_fn", getattr(module, "activation_fn", None))
+    act = _act(silu if named is None and has_numbers else named)
+    down = _packed(module, dtype, ("w2" if has_numbers else "down_proj",))
     gate_up = _packed(module, dtype, ("gate_up_proj",)) or _packed(
-        module, dtype, ("gate_proj", "up_proj")
+        module, dtype, ("w1", "w3") if has_numbers else ("gate_proj", "up_proj")
     )
     if act is None or down is None or gate_up is None:
         return None
@@ -241,7 +251,7 @@ def _attention(
     module: nn.Module, kernels: LayerKernels, dtype: torch.dtype
 ) -> AttentionForward | None:
     hook = getattr(module, HOOK, None)
-    out = _packed(module, dtype, ("o_proj",))
+    out = _packed(module, dtype, ("o_proj",)) or _packed(module, dtype, ("out_proj",))
     qkv = _packed(module, dtype, ("qkv_proj",)) or _packed(
         module, dtype, ("q_proj", "k_proj", "v_proj")
     )
@@ -254,7 +264,9 @@ def _attention(
     num_query //= 1 + is_gated
     if head_size != layer.v_head_size or head_size > MAX_HEAD_SIZE or num_query <= 0:
         return None
-    norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]
+    norms = [
+        getattr(module, f"{of}_norm", getattr(module, f"{of}_layernorm", None)) for of in ("q", "k")
+    ]
     params = [_norm_params(norm, head_size) for norm in norms]
     if any((norm is None) != (each is None) for norm, each in zip(norms, params, strict=True)):
         return None
@@ -276,13 +288,17 @@ def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
     parts = layer_parts(module)
     forwards = {part: _forward_of(part) for part in parts.values()}
     known = {part: each.scale for part, each in forwards.items() if isinstance(each, NormForward)}
-    norms = layer_norms(module, known)
-    if norms is None or next(module.parameters(recurse=False), None) is not None:
+    names, norms = layer_names(module), layer_norms(module, known)
+    if names is None or norms is None:
         return None
-    attention, mlp = forwards[parts["self_attn"]], forwards[parts["mlp"]]
-    if not isinstance(attention, AttentionForward) or not isinstance(mlp, GatedForward):
+    if next(module.parameters(recurse=False), None) is not None:
         return None
-    return LayerForward(kernels, norms, attention, mlp)
+    mixer, mlp = forwards[parts[names.mixer]], forwards[parts[names.mlp]]
+    if isinstance(mixer, RecurrentForward) and names.mixer != ATTENTION:
+        mixer = RecurrentMixer(mixer)
+    if not isinstance(mixer, AttentionForward | RecurrentMixer):
+        return None
+    return LayerForward(kernels, norms, mixer, mlp) if isinstance(mlp, GatedForward) else None
 
 
 def _forward_of(part: object) -> object:
@@ -291,7 +307,7 @@ def _forward_of(part: object) -> object:
 
 
 def _decoder(
-    module: nn.Module, given: ModelKernels, kernels: LayerKernels
+    module: nn.Module, given: ModelKernels, kernels: LayerKernels, context: AttentionContext
 ) -> DecoderForward | None:
     base = decoder_base(module)
     if base is None:
@@ -302,7 +318,10 @@ def _decoder(
     if len(layers) < len(forwards) or not isinstance(norm, NormForward) or rotary is None:
         return None
     native = None
-    if given.decoder is not None and not any(layer.attention.is_gated for layer in layers):
+    attentions = [layer.attention for layer in layers]
+    if given.decoder is not None and all(
+        isinstance(each, AttentionForward) and not each.is_gated for each in attentions
+    ):
         native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale)
     return DecoderForward(
         embedding=base["embed_tokens"],
@@ -313,6 +332,7 @@ def _decoder(
         head=module.get_submodule("lm_head"),
         cap=logit_cap(module),
         native=native,
+        context=context,
     )
 
 

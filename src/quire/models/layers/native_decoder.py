@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.models.attention.cpu import CPUAttention, CPUStep
-from quire.models.layers.fused_layers import LayerForward, RotaryEmbeddings
+from quire.models.layers.fused_layers import AttentionForward, LayerForward, RotaryEmbeddings
 from quire.models.layers.linears import PackedForward
 from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.decoder.fused import NormParams
@@ -72,7 +72,7 @@ class NativeDecoder:
         return out
 
     def _bind(self, backend: CPUAttention) -> ctypes.Array[ctypes.Structure]:
-        address = self.layers[0].attention.qkv.weight.packed.data_ptr()
+        address = _attention_of(self.layers[0]).qkv.weight.packed.data_ptr()
         if self.fields is None or self.bound[0] is not backend or self.bound[1] != address:
             pairs = zip(self.layers, self.rotary_kinds, strict=True)
             layers = [self._layer(layer, kind, backend) for layer, kind in pairs]
@@ -90,10 +90,11 @@ class NativeDecoder:
         return (struct * len(rotary))(*fields)
 
     def _layer(self, layer: LayerForward, rotary: int, backend: CPUAttention) -> ctypes.Structure:
-        heads, facts = layer.attention.heads, layer.attention.hook.layer
+        attention = _attention_of(layer)
+        heads, facts = attention.heads, attention.hook.layer
         return self.kernel.library.struct("DecoderLayer")(
-            qkv=self._weight(layer.attention.qkv),
-            out=self._weight(layer.attention.out),
+            qkv=self._weight(attention.qkv),
+            out=self._weight(attention.out),
             gate_up=self._weight(layer.mlp.gate_up),
             down=self._weight(layer.mlp.down),
             **{name: self._norm(norm) for name, norm in layer.norms._asdict().items()},
@@ -124,3 +125,10 @@ class NativeDecoder:
         if norm is None:
             return struct()
         return struct(weight=norm.weight.data_ptr(), epsilon=norm.epsilon, kind=norm.kind)
+
+
+def _attention_of(layer: LayerForward) -> AttentionForward:
+    """Return the attention of a layer, which has one: layers with recurrent modules are not run by
+    the kernel."""
+    assert isinstance(layer.attention, AttentionForward)
+    return layer.attention

@@ -29,6 +29,21 @@ class RecurrentContext:
 
     access: StateAccess | None = None
 
+    def saved(self) -> list[Tensor]:
+        """Return copies of all states, for a step that is computed again."""
+        return [each.clone() for each in self._states]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        """Set all states to what `saved` has returned."""
+        for each, before in zip(self._states, saved, strict=True):
+            each.copy_(before)
+
+    @property
+    def _states(self) -> list[Tensor]:
+        if self.access is None:
+            return []
+        return [each for parts in self.access.parts.values() for each in parts]
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentForward:
