@@ -38,6 +38,12 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
         return save_record(self, folder, self.date)
 
 
+def newest_snapshots(folder: Path = FOLDER) -> SnapshotRecord:
+    """Return the newest record. Raises ValueError where there is none."""
+    newest = max(folder.glob("*.json"), key=lambda path: path.name)
+    return msgspec.json.decode(newest.read_bytes(), type=SnapshotRecord)
+
+
 def snapshot_table(record: SnapshotRecord) -> str:
     """Return the shares as Markdown: those of each policy beside the share of attention alone."""
     names = list(record.rows[0].found)

@@ -57,13 +57,13 @@ SHAPES = (
 def policies(scale: int) -> Mapping[str, SnapshotPolicy]:
     """Return the policies to compare, for a trace whose tokens stand for `scale` tokens."""
     every = SnapshotPolicy(
-        prompt_ends=False, junctions=False, outputs=False, interval=1024 // scale
+        prompt_ends=False, junctions=False, outputs=False, interval=1024 // scale, ladder=0
     )
     return {
-        "planned": SnapshotPolicy(),
-        "planned, least recently used": SnapshotPolicy(gain_weight=0.0),
+        "planned": SnapshotPolicy(ladder=4096 // scale),
+        "planned, least recently used": SnapshotPolicy(ladder=4096 // scale, gain_weight=0.0),
         "every 1,024 tokens": every,
-        "last state alone": SnapshotPolicy(junctions=False),
+        "last state alone": SnapshotPolicy(junctions=False, ladder=0),
     }
 
 
