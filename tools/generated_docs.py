@@ -14,6 +14,7 @@ from bench.real_quality import load_all as load_qualities
 from bench.real_quality import quality_table
 from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
+from bench.snapshot_records import newest_snapshots, snapshot_table
 from tests.models.families import REAL_WEIGHTS, SERVED
 from tests.models.refused_families import REFUSED
 
@@ -119,6 +120,11 @@ def recorded_schemas() -> str:
     return schema_tables(load_newest())
 
 
+def recorded_snapshots() -> str:
+    """Return what the policies of snapshots find, by the newest record."""
+    return snapshot_table(newest_snapshots())
+
+
 def recorded_lists() -> str:
     """Return the table of the newest run of lists under schemas."""
     return list_table(newest_lists())
@@ -157,6 +163,7 @@ TABLES = (
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
     Table("json-lists", "docs/schemas.md", recorded_lists),
+    Table("snapshots", "docs/prefix-cache.md", recorded_snapshots),
     Table("quality", "docs/models.md", recorded_qualities),
     Table("real-weights", "README.md", recorded_on_real_weights),
     Table("acceptance", "docs/gpu.md", acceptance_table),

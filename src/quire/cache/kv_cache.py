@@ -55,7 +55,7 @@ class KVCache:
         self._hash = config.block_hash
         self._log = PrefixLog(config)
         self._host = (
-            HostPool(config.num_host_blocks, self._log.gone_from_host)
+            HostPool(config.num_host_blocks, self._gone_from_host)
             if config.num_host_blocks
             else None
         )
@@ -459,6 +459,13 @@ class KVCache:
         if host_id is not None:
             self._copies.append(BlockCopy(CopyKind.OUT, block_id, host_id))
             self._log.kept_by_host(key, content)
+        elif self._states is not None:
+            self._states.note_lost(content.digest)
+
+    def _gone_from_host(self, key: bytes, content: Content) -> None:
+        self._log.gone_from_host(key, content)
+        if self._states is not None:
+            self._states.note_lost(content.digest)
 
     def _give_back(self, table: BlockTable, position: int) -> None:
         """Release the blocks that no token at `position` or later attends to."""

@@ -74,6 +74,7 @@ class Counters:
     num_disk_hits: int = 0
     num_peer_hits: int = 0
     num_prefix_waits: int = 0
+    num_tokens_without_state: int = 0
     num_swaps: int = 0
     num_block_copies: dict[CopyKind, int] = field(
         default_factory=lambda: dict.fromkeys(CopyKind, 0)
@@ -131,6 +132,8 @@ class Counters:
         self.recent.observe(request.num_prompt_tokens, request.num_cached)
         if miss is not None:
             self.misses[miss.kind] += 1
+            if miss.kind is MissKind.STATE:
+                self.num_tokens_without_state += miss.number - request.num_cached
             request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
 
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
@@ -242,6 +245,7 @@ def _sources(counters: Counters) -> dict[str, int]:
         "num_misses_by_salt": misses[MissKind.SALT],
         "num_misses_new": misses[MissKind.NEW],
         "num_misses_without_state": misses[MissKind.STATE],
+        "num_tokens_without_state": counters.num_tokens_without_state,
     }
 
 

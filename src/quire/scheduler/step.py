@@ -175,6 +175,7 @@ class Stats(NamedTuple):
     may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
+    `num_tokens_without_state` tokens K and V were found, but no snapshot of the states. Of
     `num_generation_tokens`, `num_forced_tokens` were not sampled. `predicted_wait_s` is the
     estimated time until the waiting requests are computed. Of `num_prefix_hits`, `num_host_hits`
     were copied in from the host, `num_disk_hits` were loaded from disk and `num_peer_hits` from
@@ -212,6 +213,7 @@ class Stats(NamedTuple):
     num_misses_by_salt: int = 0
     num_misses_new: int = 0
     num_misses_without_state: int = 0
+    num_tokens_without_state: int = 0
     num_prefix_waits: int = 0
     num_forced_tokens: int = 0
     predicted_wait_s: float = 0.0

@@ -19,7 +19,8 @@ from quire.cache.states.policy import PLANNED, SnapshotPolicy
 from quire.cache.states.state_use import NULL_STATE
 
 SIZE = 4
-CONFIG = CacheConfig(64, SIZE, groups=(FULL,), num_states=8)
+ENDS = SnapshotPolicy(ladder=0)
+CONFIG = CacheConfig(64, SIZE, groups=(FULL,), num_states=8, snapshots=ENDS)
 
 
 def prompt(first: int, length: int) -> list[int]:
@@ -107,7 +108,7 @@ def test_a_snapshot_without_its_keys_and_values_is_not_found_and_goes_first() ->
 
 def test_a_snapshot_that_saves_much_outlives_a_newer_one_that_saves_little() -> None:
     for weight, kept in ((1.0, True), (0.0, False)):
-        policy = SnapshotPolicy(outputs=False, gain_weight=weight)
+        policy = replace(ENDS, outputs=False, gain_weight=weight)
         cache = KVCache(replace(CONFIG, num_states=5, snapshots=policy))
         serve(cache, prompt(0, 41))
         serve(cache, prompt(100, 5))
@@ -115,6 +116,72 @@ def test_a_snapshot_that_saves_much_outlives_a_newer_one_that_saves_little() -> 
         serve(cache, prompt(300, 5))
         serve(cache, prompt(400, 5))
         assert (found(cache, prompt(0, 42)) == 40) is kept
+
+
+def test_a_prompt_with_another_end_goes_on_from_a_rung_of_the_ladder() -> None:
+    cache = KVCache(replace(CONFIG, snapshots=replace(ENDS, ladder=16)))
+    serve(cache, prompt(0, 41))
+    found_after = {num: found(cache, prompt(0, num) + prompt(100, 30)) for num in range(20, 42)}
+    assert found_after[41] == 40 and found_after[39] == 36 and found_after[35] == 32
+    assert found_after[31] == found_after[24] == 24 and found_after[23] == 0
+
+
+def test_an_output_keeps_its_last_snapshot_where_every_state_is_taken() -> None:
+    cache = KVCache(replace(CONFIG, num_states=5))
+    for first in range(100, 500, 100):
+        serve(cache, prompt(first, 9))
+    tokens = prompt(0, 9)
+    table = compute(cache, tokens)
+    for end in range(10, 40):
+        tokens.append(end)
+        assert cache.grow(table, end - 1, end) is not None
+        cache.plan_states(table, end - 1, end)
+        cache.advance(table, tokens, end)
+    cache.release(table)
+    cache.check()
+    assert found(cache, [*tokens, 0]) == 36
+
+
+def turns(cache: KVCache, num: int, *, keeps_output: bool) -> float:
+    """Take conversations of two turns through a cache, several at once; return the share of the
+    second prompts that is found in the end."""
+    num_found = num_tokens = 0
+    histories: list[list[int]] = []
+    for number in range(num):
+        histories.append(prompt(1000 * number + 1, 21))
+        if len(histories) == 3:
+            first = histories.pop(0)
+            if number >= num // 2:
+                num_found += found(cache, [*first, 0])
+                num_tokens += len(first)
+            serve(cache, [*first, 0])
+        tokens = histories[-1]
+        table, said = compute(cache, tokens), prompt(1000 * number + 500, 13)
+        assert cache.grow(table, 21, 34) is not None
+        cache.plan_states(table, 21, 34)
+        cache.advance(table, tokens + said, 34)
+        cache.release(table)
+        cache.check()
+        histories[-1] = tokens + said if keeps_output else tokens
+    return num_found / num_tokens
+
+
+@pytest.mark.parametrize("keeps_output", [False, True])
+def test_the_snapshots_that_conversations_go_on_from_are_learned(keeps_output: bool) -> None:
+    cache = KVCache(replace(CONFIG, num_blocks=200, num_states=7, snapshots=PLANNED))
+    assert turns(cache, 60, keeps_output=keeps_output) > 0.9
+
+
+def test_where_the_tail_of_a_prompt_was_evicted_no_snapshot_is_taken() -> None:
+    cache = KVCache(replace(CONFIG, num_blocks=14))
+    serve(cache, prompt(0, 33))
+    serve(cache, prompt(100, 32))  # takes the last blocks of the first
+    table = cache.open_table()
+    miss = cache.explain_miss(table, prompt(0, 33), 0)
+    assert miss is not None and miss.kind is MissKind.STATE and 0 < miss.number < 32
+    assert cache.admit(table, prompt(0, 33)) == 0
+    use = cache.plan_states(table, 0, 33)
+    assert use is not None and [write.end for write in use.writes] == [32, 33]
 
 
 def test_an_admission_without_a_state_changes_nothing() -> None:
@@ -135,7 +202,7 @@ def test_an_admission_without_a_state_changes_nothing() -> None:
 
 
 def test_a_pinned_prefix_keeps_its_snapshot() -> None:
-    cache = KVCache(replace(CONFIG, num_states=4, snapshots=SnapshotPolicy(outputs=False)))
+    cache = KVCache(replace(CONFIG, num_states=4, snapshots=replace(ENDS, outputs=False)))
     serve(cache, prompt(0, 8))
     assert cache.pins.pin("a", cache.open_table(), prompt(0, 8), max_blocks=9) == 2
     for first in range(100, 1000, 100):
@@ -168,7 +235,7 @@ def test_a_reset_forgets_snapshots_and_those_under_way() -> None:
 
 
 def test_a_model_without_attention_goes_on_from_snapshots_alone() -> None:
-    cache = KVCache(CacheConfig(1, SIZE, groups=(), num_states=8))
+    cache = KVCache(CacheConfig(1, SIZE, groups=(), num_states=8, snapshots=ENDS))
     serve(cache, prompt(0, 9) + prompt(100, 8))
     other = prompt(0, 9) + prompt(200, 8)
     table = cache.open_table()
@@ -192,7 +259,8 @@ def test_wanted_places_are_borders_behind_what_is_found(
 ) -> None:
     policy = replace(PLANNED, interval=interval)
     num_found = min(num_found, num_tokens - 1) // size * size
-    places = policy.wanted(num_tokens, num_found, num_kv_found, block_size=size)
+    wanted = policy.wanted(num_tokens, num_found, num_kv_found, block_size=size)
+    places = [place.end for place in wanted]
     assert places == sorted(set(places))
     assert all(num_found < place <= num_tokens and not place % size for place in places)
     last = (num_tokens - 1) // size * size

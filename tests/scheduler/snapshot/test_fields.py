@@ -7,6 +7,7 @@ from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.states.planned_places import PlannedPlaces
 from quire.cache.states.state_pool import Snapshot, StatePool
 from quire.cache.states.state_table import StateTable
 from quire.scheduler.config import SchedulerConfig
@@ -53,8 +54,10 @@ PLAIN: dict[type, str] = {
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
     "payer name states",
-    StateTable: "live current position num_known num_saved wanted pending kept last_output",
-    Snapshot: "state_id content num_blocks before num_saved used num_hits",
+    StateTable: "live current position num_known num_saved wanted pending kept last_output "
+    "num_output_blocks",
+    Snapshot: "state_id content num_blocks kind before num_saved after used num_hits num_lent "
+    "priority",
 }
 
 
@@ -77,8 +80,10 @@ def test_every_field_is_known() -> None:
 def test_every_field_of_the_pool_of_states_is_known() -> None:
     pool = StatePool(4, 1.0, lambda content: True)
     fields = {field.lstrip("_") for field in vars(pool)}
-    fixed = {"gain_weight", "is_reachable"}
-    assert fields == fixed | {"free", "num_refs", "snapshots", "digest_of", "time"}
+    anew = {"gain_weight", "is_reachable", "num_held", "order"}
+    assert fields == anew | set("free num_refs snapshots digest_of time level places".split())
+    places = {field.lstrip("_") for field in vars(PlannedPlaces(4))}
+    assert places == {"max_places", "places", "counts"}
 
 
 def test_every_field_of_plain_values_is_known() -> None:

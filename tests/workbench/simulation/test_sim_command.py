@@ -34,6 +34,35 @@ def test_policies_are_told_side_by_side(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Time to first token" in shown and "fair" in shown
 
 
+def test_states_are_told_beside_keys_and_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "x.json"
+    trace = "closed:concurrency=2,requests=12,shared=600,prompt=400,output=4"
+    assert run(trace, "--num-recurrent-states", "40", "--json", str(told)) == 0
+    printed = capsys.readouterr().out
+    assert "keys and values found" in printed and "misses for want of a state" in printed
+    (only,) = json.loads(told.read_bytes())["runs"]
+    figures = only["figures"]
+    assert 0 < figures["hit_rate"] < figures["kv_hit_rate"] and figures["num_without_state"] > 0
+    few = ("--num-recurrent-states", "3", "--state-snapshot-interval", "0")
+    assert run(trace, *few, "--json", str(told)) == 0
+    (fewer,) = json.loads(told.read_bytes())["runs"]
+    assert fewer["figures"]["num_requests"] == 12
+    assert fewer["figures"]["hit_rate"] <= figures["hit_rate"]
+    capsys.readouterr()
+    assert run(trace) == 0
+    assert "want of a state" not in capsys.readouterr().out
+
+
+def test_options_of_states_need_states(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SHAPE, "--state-snapshot-interval", "64") == 2
+    assert "pass --num-recurrent-states too" in capsys.readouterr().err
+    engines = ("--engines", "2", "--prefill-engines", "1")
+    assert run(SHAPE, "--num-recurrent-states", "8", *engines) == 2
+    assert "states of recurrent layers stay" in capsys.readouterr().err
+
+
 def test_a_sweep_tells_which_settings_keep_the_objective(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from quire.cache.chain import Content
 from quire.cache.snapshot.digest_numbers import NO_KEY, DigestNumbers, digest_of
+from quire.cache.states.planned_places import PlaceUse
+from quire.cache.states.policy import SnapshotPlace
 from quire.cache.states.state_cache import StateCache
 from quire.cache.states.state_pool import Snapshot
-from quire.cache.states.state_table import KeptState, StateTable
-from quire.cache.states.state_use import StateWrite
+from quire.cache.states.state_table import KeptState, PendingState, StateTable
 
 
 class FindableState(NamedTuple):
@@ -17,21 +18,29 @@ class FindableState(NamedTuple):
     state_id: int
     digest: int
     num_blocks: int
+    kind: int
     before: int
     num_saved: int
     used: int
     num_hits: int
+    num_lent: float
+    priority: float
 
 
 class StatesSnapshot(NamedTuple):
     """The states that are free, from the last to be taken on, the references of each, those that
-    can be found, the time of their uses, and the numbers of remembered digests."""
+    can be found, the time of their uses, the priority of the last that was evicted, the numbers of
+    remembered digests, the places of snapshots (digest, and use as in `PlaceUse`), and the counts
+    of each use (the use, how many were found, how many there were)."""
 
     free: list[int]
     num_refs: list[int]
     found: list[FindableState]
     time: int
+    level: float
     seen: list[int]
+    places: list[tuple[int, PlaceUse]]
+    counts: list[tuple[PlaceUse, int, int]]
 
 
 class StateTableSnapshot(NamedTuple):
@@ -42,15 +51,17 @@ class StateTableSnapshot(NamedTuple):
     position: int
     num_known: int
     num_saved: int
-    wanted: list[int]
-    pending: list[tuple[int, int]]
-    kept: list[tuple[int, int]]
+    wanted: list[SnapshotPlace]
+    pending: list[PendingState]
+    kept: list[KeptState]
     last_output: int
+    num_output_blocks: int
 
 
 def digests_of_states(cache: StateCache) -> Iterator[bytes]:
     """Yield the digests that the states know."""
     yield from cache._seen
+    yield from cache._pool._places._places
     for digest, each in cache._pool._snapshots.items():
         yield digest
         if each.before is not None:
@@ -66,20 +77,32 @@ def digests_of_table(states: StateTable | None) -> Iterator[bytes]:
 def snapshot_states(cache: StateCache, numbers: DigestNumbers) -> StatesSnapshot:
     """Return a snapshot of all states, whose digests must have `numbers`."""
     pool = cache._pool
+    places = pool._places
     found = [
         FindableState(
             each.state_id,
             _number(digest, numbers),
             each.num_blocks,
+            each.kind,
             _number(each.before, numbers),
             each.num_saved,
             each.used,
             each.num_hits,
+            each.num_lent,
+            each.priority,
         )
         for digest, each in pool._snapshots.items()
     ]
-    seen = numbers.numbers(cache._seen)
-    return StatesSnapshot(list(pool._free), list(pool._num_refs), found, pool._time, seen)
+    return StatesSnapshot(
+        list(pool._free),
+        list(pool._num_refs),
+        found,
+        pool._time,
+        pool._level,
+        numbers.numbers(cache._seen),
+        [(_number(digest, numbers), use) for digest, use in places._places.items()],
+        [(use, num_uses, num) for use, (num_uses, num) in places._counts.items()],
+    )
 
 
 def restore_states(
@@ -88,7 +111,8 @@ def restore_states(
     """Restore the states of a new cache; `content_of` gives the content of a digest's number."""
     pool = cache._pool
     pool._free, pool._num_refs = list(snapshot.free), list(snapshot.num_refs)
-    pool._time = snapshot.time
+    pool._num_held = sum(map(bool, pool._num_refs))
+    pool._time, pool._level = snapshot.time, snapshot.level
     for each in snapshot.found:
         digest = digest_of(each.digest)
         pool._digest_of[each.state_id] = digest
@@ -96,11 +120,21 @@ def restore_states(
             each.state_id,
             content_of(each.digest),
             each.num_blocks,
+            each.kind,
             _digest(each.before),
             each.num_saved,
+            {},
             each.used,
             each.num_hits,
+            each.num_lent,
+            each.priority,
         )
+    for digest, found in pool._snapshots.items():
+        if found.before is not None:
+            pool._snapshots[found.before].after[digest] = None
+    pool._sort()
+    pool._places._places.update((digest_of(number), use) for number, use in snapshot.places)
+    pool._places._counts.update((use, (uses, num)) for use, uses, num in snapshot.counts)
     cache._seen.update(dict.fromkeys(map(digest_of, snapshot.seen)))
 
 
@@ -113,9 +147,10 @@ def snapshot_state_table(states: StateTable, numbers: DigestNumbers) -> StateTab
         states.num_known,
         states.num_saved,
         list(states.wanted),
-        [(end, state_id) for end, state_id in states.pending],
-        [(end, state_id) for end, state_id in states.kept],
+        list(states.pending),
+        list(states.kept),
         _number(states.last_output, numbers),
+        states.num_output_blocks,
     )
 
 
@@ -128,9 +163,10 @@ def restored_state_table(snapshot: StateTableSnapshot) -> StateTable:
         snapshot.num_known,
         snapshot.num_saved,
         list(snapshot.wanted),
-        [StateWrite(*each) for each in snapshot.pending],
-        [KeptState(*each) for each in snapshot.kept],
+        list(snapshot.pending),
+        list(snapshot.kept),
         _digest(snapshot.last_output),
+        snapshot.num_output_blocks,
     )
 
 

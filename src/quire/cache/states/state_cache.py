@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain, Content
-from quire.cache.states.policy import SnapshotPolicy
+from quire.cache.states.policy import SnapshotKind, SnapshotPlace, SnapshotPolicy
 from quire.cache.states.state_pool import FoundState, StatePool, StateUsage
-from quire.cache.states.state_table import KeptState, StateTable
+from quire.cache.states.state_table import KeptState, PendingState, StateTable
 from quire.cache.states.state_use import NULL_STATE, StateUse, StateWrite
 
 MAX_SEEN = 64
@@ -85,8 +85,13 @@ class StateCache:
             states.current = found.state_id
             states.position = states.num_saved = found.num_blocks * self._block_size
         if self._is_caching:
+            num_kv_blocks = num_kv_found // self._block_size
+            parts = self._pool.note_found(table.chain.digests, num_kv_blocks)
             states.wanted = self._policy.wanted(
-                num_tokens, states.position, num_kv_found, block_size=self._block_size
+                num_tokens,
+                states.position,
+                num_kv_found if parts else 0,
+                block_size=self._block_size,
             )
         table.states = states
         return True
@@ -98,13 +103,16 @@ class StateCache:
         assert states is not None and states.position == start, "chunks follow each other"
         read, writes = states.current, list[StateWrite]()
         for place in self._places(states, start, end):
-            fresh = self._pool.take()
+            num_saved = (place.end - states.num_saved) // self._block_size
+            fresh = self._pool.take_for(place.kind, num_saved)
             if fresh is None:
+                states.pending.append(PendingState(place.end, NULL_STATE, place.kind))
                 continue
-            write = StateWrite(place, states.live)
+            if place.kind != SnapshotKind.OUTPUT:  # the next takes the place of an output's
+                states.num_saved = place.end
             self._pass(states, end)
-            states.pending.append(write)
-            writes.append(write)
+            states.pending.append(PendingState(place.end, states.live, place.kind))
+            writes.append(StateWrite(place.end, states.live))
             states.current, states.live = states.live, fresh
         if not writes or writes[-1].end < end:
             self._pass(states, end)
@@ -113,16 +121,16 @@ class StateCache:
         states.position = end
         return StateUse(read, tuple(writes))
 
-    def _places(self, states: StateTable, start: int, end: int) -> Iterable[int]:
+    def _places(self, states: StateTable, start: int, end: int) -> Iterable[SnapshotPlace]:
         """Return where the tokens `start .. end` leave snapshots."""
-        while states.wanted and states.wanted[0] <= end:
+        while states.wanted and states.wanted[0].end <= end:
             place = states.wanted.pop(0)
-            if place > start:
+            if place.end > start:
                 yield place
         last = end // self._block_size * self._block_size
         is_output = last > max(start, states.num_known)
         if is_output and self._is_caching and self._policy.outputs:
-            yield last
+            yield SnapshotPlace(last, SnapshotKind.OUTPUT)
 
     def _pass(self, states: StateTable, end: int) -> None:
         """Hold the current state until the step that reads or writes it is done."""
@@ -132,7 +140,9 @@ class StateCache:
     def will_keep(self, table: BlockTable, num_tokens: int) -> bool:
         """Return whether a step under way leaves a snapshot after `num_tokens` of the table."""
         states = table.states
-        return states is not None and any(each.end == num_tokens for each in states.pending)
+        return states is not None and any(
+            each.end == num_tokens and each.state_id != NULL_STATE for each in states.pending
+        )
 
     def advance(self, table: BlockTable, num_computed: int, *, is_findable: bool) -> None:
         """Note that the first `num_computed` tokens are computed: snapshots of them are found from
@@ -141,29 +151,41 @@ class StateCache:
         if states is None:
             return
         while states.pending and states.pending[0].end <= num_computed:
-            write = states.pending.pop(0)
+            pending = states.pending.pop(0)
             if is_findable:
-                self._keep(table.chain, states, write)
+                self._keep(table.chain, states, pending)
         while states.kept and states.kept[0].end <= num_computed:
             self._pool.release(states.kept.pop(0).state_id)
 
-    def _keep(self, chain: Chain, states: StateTable, write: StateWrite) -> None:
-        num_blocks, num_saved = write.end // self._block_size, states.num_saved // self._block_size
-        if not self._pool.keep(write.state_id, chain, num_blocks, num_saved):
+    def _keep(self, chain: Chain, states: StateTable, pending: PendingState) -> None:
+        num_blocks, is_taken = pending.end // self._block_size, pending.state_id != NULL_STATE
+        if pending.kind == SnapshotKind.OUTPUT:
+            states.num_output_blocks = num_blocks
+        else:
+            self._pool.note_place(chain, num_blocks, pending.kind, is_kept=is_taken)
+        if not is_taken or not self._pool.keep(pending.state_id, chain, num_blocks, pending.kind):
             return
-        if write.end <= states.num_known:
-            states.num_saved = write.end
-            return
-        if states.last_output is not None:
-            self._pool.supersede(states.last_output)
-        states.last_output = chain.digests[num_blocks - 1]
+        if pending.kind == SnapshotKind.OUTPUT:
+            if states.last_output is not None:
+                self._pool.supersede(states.last_output)
+            states.last_output = chain.digests[num_blocks - 1]
 
     def release(self, table: BlockTable) -> None:
         """Give all states of a table back; its snapshots may still be found."""
         states, table.states = table.states, None
         assert states is not None
+        if states.num_output_blocks:
+            last = table.chain.digests[states.num_output_blocks - 1]
+            is_kept = last == states.last_output
+            self._pool.note_place(
+                table.chain, states.num_output_blocks, SnapshotKind.OUTPUT, is_kept=is_kept
+            )
         for state_id in states.held():
             self._pool.release(state_id)
+
+    def note_lost(self, digest: bytes) -> None:
+        """Note that K and V of the block of that digest are no longer found."""
+        self._pool.note_lost(digest)
 
     def hold(self, state_id: int) -> None:
         """Hold a snapshot for a pin."""

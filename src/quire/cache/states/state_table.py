@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quire.cache.states.state_use import NULL_STATE, StateWrite
+from quire.cache.states.policy import SnapshotPlace
+from quire.cache.states.state_use import NULL_STATE
 
 
 class KeptState(NamedTuple):
@@ -13,16 +14,25 @@ class KeptState(NamedTuple):
     state_id: int
 
 
+class PendingState(NamedTuple):
+    """A state after the first `end` tokens that a step writes, and the kind of its snapshot."""
+
+    end: int
+    state_id: int
+    kind: int
+
+
 @dataclass(slots=True, eq=False)
 class StateTable:
     """The states of one request, which are written by the cache alone.
 
     `live` is its own, and nobody else finds it. `current` holds the state after the first
     `position` tokens: it is `live`, a snapshot or the null state. The next snapshots are `wanted`
-    after so many tokens, in order; beyond the `num_known` tokens of its admission they are those of
-    its output. `pending` ones are written by steps whose results have not come. `last_output` is
-    the digest under which the newest snapshot of its output is found. `num_saved` are the tokens of
-    the last snapshot before the next.
+    at these places, in order; beyond the `num_known` tokens of its admission they are those of its
+    output. `pending` ones are written by steps whose results have not come; their state is the null
+    state where there was none for a snapshot. `last_output` is the digest under which the newest
+    snapshot of its output is found; the last place for one is after `num_output_blocks`.
+    `num_saved` are the tokens before the last snapshot that was found or planned.
     """
 
     live: int
@@ -30,10 +40,11 @@ class StateTable:
     position: int = 0
     num_known: int = 0
     num_saved: int = 0
-    wanted: list[int] = field(default_factory=list)
-    pending: list[StateWrite] = field(default_factory=list)
+    wanted: list[SnapshotPlace] = field(default_factory=list)
+    pending: list[PendingState] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     last_output: bytes | None = None
+    num_output_blocks: int = 0
 
     def held(self) -> list[int]:
         """Return the states that it holds, each as often as it does."""

@@ -280,6 +280,7 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
         "prefix_cache_hits_total": [((), stats.num_prefix_hits)],
         "prefix_cache_hit_rate": [((), stats.num_recent_hits / max(stats.num_recent_queries, 1))],
         "prefix_cache_misses_total": _labelled(misses),
+        "prompt_tokens_without_state_total": [((), stats.num_tokens_without_state)],
         "prefix_waits_total": [((), stats.num_prefix_waits)],
         "prefix_cache_resets_total": [((), stats.num_resets)],
         "prompt_tokens_cached_total": [((), sum(sources.values()))],

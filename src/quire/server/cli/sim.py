@@ -10,6 +10,8 @@ from itertools import product
 import msgspec
 from msgspec.structs import replace as replaced
 
+from quire.cache.config import CacheConfig
+from quire.cache.states.policy import SnapshotPolicy
 from quire.engine.recording.flight_file import FlightFileError
 from quire.output_files import check_plotting
 from quire.process_age import uncollected
@@ -209,7 +211,26 @@ def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
     cache = replace(engine.cache, max_chunk_tokens=scheduler.max_num_batched_tokens)
     if flags.num_gpu_blocks_override is not None:
         cache = replace(cache, num_blocks=flags.num_gpu_blocks_override)
+    if flags.num_recurrent_states is not None:
+        cache = replace(cache, num_states=flags.num_recurrent_states)
+    if flags.state_snapshot_interval is not None:
+        cache = replace(cache, snapshots=_snapshots(cache, flags.state_snapshot_interval))
+    if cache.num_states and max(flags.prefill_engines):
+        raise ValueError(
+            "--prefill-engines send keys and values alone, and states of recurrent layers stay "
+            "where they are: leave it out for a model with such layers"
+        )
     return replace(engine, scheduler=scheduler, cache=cache)
+
+
+def _snapshots(cache: CacheConfig, interval: int) -> SnapshotPolicy:
+    """Return the snapshots of a cache at an interval. Raises ValueError if it has no states."""
+    if not cache.num_states:
+        raise ValueError(
+            "--state-snapshot-interval is for models with recurrent layers: pass "
+            "--num-recurrent-states too, or the cost model of such a model"
+        )
+    return replace(cache.snapshots, interval=interval)
 
 
 def _outcomes(

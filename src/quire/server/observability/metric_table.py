@@ -218,6 +218,11 @@ METRICS: tuple[Metric, ...] = (
         "reason",
         twin=False,
     ),
+    _counter(
+        "prompt_tokens_without_state_total",
+        "Prompt tokens whose keys and values were found, but no snapshot of the states after them.",
+        twin=False,
+    ),
     _gauge(
         "prefix_cache_hit_rate",
         "Share of the prompt tokens of the last 1000 requests found in the prefix cache, 0 to 1.",

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.cache.config import CacheConfig
+from quire.cache.states.policy import SnapshotPolicy
 from quire.engine.config import EngineConfig
 from quire.engine.devices.memory import DeviceMemory
 from quire.engine.messages import EngineFacts
@@ -131,6 +132,8 @@ def _setup(config: EngineConfig, engine: OutlinedEngine) -> EngineSetup:
         groups=capacity.layout.patterns,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
+        num_states=facts.num_states,
+        snapshots=SnapshotPolicy(interval=config.memory.state_snapshot_interval),
     )
     return EngineSetup(scheduler, cache, facts.async_scheduling)
 
@@ -155,8 +158,19 @@ def _cost_file(plan: ServingPlan, facts: EngineFacts, cost: Roofline) -> CostFil
             max_model_len=facts.max_model_len,
             is_overlapped=facts.async_scheduling,
             token_bytes=facts.memory.kv_token_bytes,
+            num_states=facts.num_states,
+            state_bytes=_state_bytes(facts),
         ),
         server=SERVER,
+    )
+
+
+def _state_bytes(facts: EngineFacts) -> int:
+    """Return the bytes of one state of the recurrent layers, 0 without such layers."""
+    if not facts.num_states:
+        return 0
+    return (
+        sum(each.num_bytes for each in facts.receipt if each.kind == "states") // facts.num_states
     )
 
 

@@ -37,6 +37,7 @@ def shape_of(run: RecordedRun) -> EngineShape:
         scheduler.max_num_batched_tokens,
         scheduler.max_model_len,
         run.is_overlapped,
+        num_states=cache.num_states,
     )
 
 
@@ -107,6 +108,8 @@ def _stats_within(run: RecordedRun) -> Stats:
         num_prefix_hits=after.num_prefix_hits - before.num_prefix_hits,
         num_prefix_queries=after.num_prefix_queries - before.num_prefix_queries,
         num_preemptions=after.num_preemptions - before.num_preemptions,
+        num_misses_without_state=after.num_misses_without_state - before.num_misses_without_state,
+        num_tokens_without_state=after.num_tokens_without_state - before.num_tokens_without_state,
     )
 
 

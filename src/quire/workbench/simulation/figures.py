@@ -53,6 +53,9 @@ class SimFigures(msgspec.Struct, frozen=True):
     without one; rates are over the time from the first request sent to the last answer's end.
     Engines have sent each other `sent_gb` (1e9 bytes) of keys and values, `sending` from the end of
     a prompt until they had arrived; `num_declined` prompts were computed again instead.
+    With recurrent layers, `kv_hit_rate` is the share of prompt tokens of which the keys and values
+    were in the prefix cache, whether or not there was a snapshot of the states to go on from;
+    `num_without_state` requests would have found more with one. None without such layers.
     """
 
     num_requests: int
@@ -71,6 +74,8 @@ class SimFigures(msgspec.Struct, frozen=True):
     sent_gb: float = 0.0
     num_declined: int = 0
     sending: Spread = NOTHING_TIMED
+    kv_hit_rate: float | None = None
+    num_without_state: int = 0
 
 
 def spread_of(seconds: Sequence[float]) -> Spread:
@@ -107,12 +112,21 @@ def figures_of(simulated: SimulationResult, objective: Objective) -> SimFigures:
         sent_gb=round(1e-9 * simulated.sent.num_bytes, 3),
         num_declined=simulated.sent.num_declined,
         sending=spread_of(simulated.sent.seconds),
+        kv_hit_rate=_kv_hit_rate(stats),
+        num_without_state=stats.num_misses_without_state,
     )
 
 
 def _hit_rate(stats: Stats) -> float:
     """Return the share of prompt tokens that were found in the prefix cache."""
     return _ratio(stats.num_prefix_hits, stats.num_prefix_queries)
+
+
+def _kv_hit_rate(stats: Stats) -> float | None:
+    """Return the share of prompt tokens whose K and V were found, None without states."""
+    if not any(stats.states_by_use.values()):
+        return None
+    return _ratio(stats.num_prefix_hits + stats.num_tokens_without_state, stats.num_prefix_queries)
 
 
 def _ratio(part: float, whole: float) -> float:

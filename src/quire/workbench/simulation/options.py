@@ -144,6 +144,18 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{flag}", type=_count(1), metavar="N", help=f"{what} [of the cost model]"
         )
+    parser.add_argument(
+        "--num-recurrent-states",
+        type=_count(2),
+        metavar="N",
+        help="number of states of recurrent layers, with the null state [of the cost model]",
+    )
+    parser.add_argument(
+        "--state-snapshot-interval",
+        type=_count(0),
+        metavar="N",
+        help="tokens between further snapshots of states in a prompt; 0: none [0, or as recorded]",
+    )
 
 
 def _add_fleet(parser: argparse.ArgumentParser) -> None:

@@ -141,7 +141,10 @@ class Simulation:
 def setup_of(shape: EngineShape, scheduler: SchedulerConfig) -> EngineSetup:
     """Return the engine of a shape, with this scheduler."""
     cache = CacheConfig(
-        shape.num_blocks, shape.block_size, max_chunk_tokens=scheduler.max_num_batched_tokens
+        shape.num_blocks,
+        shape.block_size,
+        max_chunk_tokens=scheduler.max_num_batched_tokens,
+        num_states=shape.num_states,
     )
     return EngineSetup(scheduler, cache, shape.is_overlapped)
 

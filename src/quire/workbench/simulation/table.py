@@ -42,6 +42,11 @@ SENDING: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
     ("prompts computed again", lambda run: f"{run.num_declined:,}"),
 )
 """Rows of runs in which engines send each other blocks."""
+STATES: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
+    ("keys and values found", lambda run: _share(run.kv_hit_rate)),
+    ("misses for want of a state", lambda run: f"{run.num_without_state:,}"),
+)
+"""Rows of runs of models with recurrent layers."""
 
 
 def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -56,6 +61,7 @@ def figures_table(runs: Sequence[tuple[str, SimFigures]]) -> Iterator[str]:
     """Yield the lines of a table of runs, side by side under their names."""
     rows = [("", *(name for name, _ in runs))]
     has_sent = any(run.sent_gb or run.num_declined for _, run in runs)
-    wanted = (*ROWS, *SENDING) if has_sent else ROWS
+    has_states = any(run.kv_hit_rate is not None for _, run in runs)
+    wanted = (*ROWS, *(SENDING if has_sent else ()), *(STATES if has_states else ()))
     rows += [(title, *(cell(run) for _, run in runs)) for title, cell in wanted]
     yield from lines_of(rows)

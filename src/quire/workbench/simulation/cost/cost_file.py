@@ -70,7 +70,8 @@ class ServerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of the engine that was measured, which a simulation has unless it is told
     others. `token_bytes` are those of a token's keys and values in all layers, 0 where that is not
-    known."""
+    known. `num_states` are the states of recurrent layers, the null state among them, of
+    `state_bytes` each; 0 without such layers."""
 
     num_blocks: int
     block_size: int
@@ -79,6 +80,8 @@ class EngineShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_model_len: int
     is_overlapped: bool = False
     token_bytes: int = 0
+    num_states: int = 0
+    state_bytes: int = 0
 
 
 class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
