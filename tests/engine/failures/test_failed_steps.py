@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.cache.spec import FULL
 from quire.engine.grammar.grammar_processor import GrammarProcessor
 from quire.models.batch import Batch
 from quire.models.toy import ToyModel
@@ -148,3 +149,26 @@ def test_a_processor_that_raises_ends_its_own_request(
 
     monkeypatch.setattr(GrammarProcessor, method, broken)
     assert stats_beside_a_grammar().num_steps_with_errors == 1
+
+
+@pytest.mark.parametrize("fails_late", [False, True], ids=["before", "after"])
+def test_a_step_with_states_is_not_computed_again(fails_late: bool) -> None:
+    """Its states may be written where they are read: another engine goes on with its requests."""
+    raised = []
+
+    def error_of(batch: Batch) -> Exception | None:
+        error = poisoned_by(MemoryError)(batch)
+        raised.extend([] if error is None else [error])
+        return error
+
+    def failing(toy: ToyModel) -> FailingModel:
+        return FailingModel(toy, error_of, fails_late)
+
+    world = World(replace(ROOMY, layers=(FULL, None), num_states=9), wrap=failing)
+    prompts = (COMMON[:9], (*COMMON[:9], POISON))
+    for number, prompt in enumerate(prompts):
+        world.add(NewRequest(f"r{number}", prompt, Sampling(), Stopping(4)))
+    with pytest.raises(MemoryError, match="planted"):
+        while world.has_work:
+            world.step()
+    assert len(raised) == 1
