@@ -153,8 +153,8 @@ FAULTS = (
         "graph-gemma2",
         "layers of the second group write where the first group's do",
         GRAPHS,
-        "self.slots[group, :count].copy_(slots)",
-        "self.slots[group, :count].copy_(batch.slots[0])",
+        "self.slots[index, :count].copy_(slots)",
+        "self.slots[index, :count].copy_(batch.slots[0])",
     ),
     Fault(
         "graph-gpt-oss",
@@ -167,7 +167,7 @@ FAULTS = (
         "graph-deepseek",
         "a replayed step reads the blocks that were captured",
         GRAPHS,
-        "            self.block_tables[group, :count, : table.shape[1]].copy_(table)\n",
+        "            self.block_tables[index, :count, : table.shape[1]].copy_(table)\n",
         "",
     ),
     Fault(

@@ -17,6 +17,8 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
+from quire.cache.states.state_cache import StateCache
+from quire.cache.states.state_use import StateUse
 from quire.cache.transfers import BlockPosition, IncomingBlock, Transfers
 from quire.extras import how_to_install
 
@@ -38,8 +40,15 @@ class Tracing(NamedTuple):
 class TracedPins(Pins):
     """Pins with a span for each call that changes what is pinned, for the request of that name."""
 
-    def __init__(self, finder: BlockFinder, tracer: "Tracer", *, is_caching: bool) -> None:
-        super().__init__(finder, is_caching=is_caching)
+    def __init__(
+        self,
+        finder: BlockFinder,
+        states: StateCache | None,
+        tracer: "Tracer",
+        *,
+        is_caching: bool,
+    ) -> None:
+        super().__init__(finder, states, is_caching=is_caching)
         self._tracer = tracer
 
     def pin(
@@ -89,7 +98,7 @@ class TracedKVCache(KVCache):
     def __init__(self, config: CacheConfig, tracer: "Tracer") -> None:
         super().__init__(config)
         self._tracer = tracer
-        self.pins = TracedPins(self._finder, tracer, is_caching=self._is_caching)
+        self.pins = TracedPins(self._finder, self._states, tracer, is_caching=self._is_caching)
 
     @property
     def transfers(self) -> Transfers:
@@ -125,6 +134,16 @@ class TracedKVCache(KVCache):
             if new_block_ids is not None:
                 span.set_attribute("quire.num_blocks", sum(map(len, new_block_ids)))
             return new_block_ids
+
+    def plan_states(self, table: BlockTable, start: int, end: int) -> StateUse | None:
+        """Trace only chunks that leave snapshots; most leave the state at their end alone."""
+        used = super().plan_states(table, start, end)
+        states = table.states
+        num_snapshots = 0 if states is None else sum(each.end > start for each in states.pending)
+        if num_snapshots:
+            with _span(self._tracer, "plan_states", table.name) as span:
+                span.set_attributes({"quire.num_snapshots": num_snapshots})
+        return used
 
     def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
         with _span(self._tracer, "advance", table.name) as span:

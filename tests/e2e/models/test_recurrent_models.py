@@ -76,18 +76,28 @@ def test_the_same_is_said_over_a_snapshot_and_anew(server: ServerProcess) -> Non
 
 
 def test_a_probe_says_that_the_snapshot_is_missing(server: ServerProcess) -> None:
-    prompt = "one two three four five six seven eight nine ten " * 4
-    asked = {"model": "recurrent", "prompt": prompt + "and then others", "max_tokens": 1}
-    server.client.post("/v1/completions", json=asked).raise_for_status()
-    other = {"model": "recurrent", "prompt": prompt + "but now something else"}
-    found = server.client.post("/v1/cache/probe", json=other).raise_for_status().json()
-    assert found["miss"]["reason"] == "state"
-    assert found["miss"]["token"] > found["cached_tokens"]
-    server.client.post("/v1/completions", json={**other, "max_tokens": 1}).raise_for_status()
-    third = {"model": "recurrent", "prompt": prompt + "at last a third"}
-    found = server.client.post("/v1/cache/probe", json=third).raise_for_status().json()
-    assert found["cached_tokens"] > 0
-    assert found["miss"]["reason"] != "state"
+    """Prompts part after 12 blocks, and none of those before left a snapshot there."""
+    shared = [7 + number % 900 for number in range(100)]
+    bodies = [
+        {"model": "recurrent", "prompt": [*shared, *range(first, first + 90)]}
+        for first in (1000, 1200, 1400)
+    ]
+
+    def compute(body: dict[str, object]) -> None:
+        server.client.post("/v1/completions", json={**body, "max_tokens": 1}).raise_for_status()
+
+    def probe(body: dict[str, object]) -> dict[str, object]:
+        found = server.client.post("/v1/cache/probe", json=body).raise_for_status().json()
+        assert isinstance(found, dict)
+        return found
+
+    compute(bodies[0])
+    found = probe(bodies[1])
+    assert found["miss"] == {"reason": "state", "token": 96}
+    compute(bodies[1])
+    found = probe(bodies[2])
+    assert found["cached_tokens"] == 96
+    assert found["miss"] == {"reason": "differs", "token": 100}
 
 
 def test_receipt_and_metrics_count_states(server: ServerProcess) -> None:

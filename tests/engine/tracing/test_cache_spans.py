@@ -214,11 +214,14 @@ class Walk:
             "num_cached": lambda: cache.num_cached(table, tokens),
             "block_keys": lambda: cache.block_keys(table, tokens),
             "explain_miss": lambda: cache.explain_miss(table, tokens, 0),
+            "plan_states": lambda: cache.plan_states(table, 0, 1),
+            "will_find": lambda: cache.will_find(table, 0),
             "take_kv_events": cache.take_kv_events,
             "take_block_copies": cache.take_block_copies,
             "check": cache.check,
             "pins.states": pins.states,
             "pins.holders": lambda: list(pins.holders()),
+            "pins.held_states": pins.held_states,
             "pins.num_new": lambda: pins.num_new(table, tokens),
             "transfers.watch": lambda: transfers.watch(lambda content, group: None),
             "transfers.is_here": lambda: transfers.is_here(digests[0]),
@@ -282,3 +285,22 @@ def test_a_pin_without_a_span_is_seen(untraced: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(TracedPins, untraced, getattr(Pins, untraced))
     with pytest.raises(AssertionError, match="pins"):
         walk_over(TracedKVCache)
+
+
+def test_a_chunk_that_leaves_snapshots_has_a_span_and_pins_hold_them() -> None:
+    spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    cache = TracedKVCache(CacheConfig(24, 2, num_states=9), provider.get_tracer("test"))
+    table, tokens = cache.open_table(name="r"), [0, 1, 0, 1, 1]
+    assert cache.admit(table, tokens) == 0
+    assert cache.plan_states(table, 0, 1) is not None
+    assert "kv_cache.plan_states" not in {span.name for span in spans.get_finished_spans()}
+    assert cache.plan_states(table, 1, 5) is not None
+    (planned,) = (each for each in spans.get_finished_spans() if "plan_states" in each.name)
+    assert (planned.attributes or {})["quire.request_id"] == "r"
+    assert int(str((planned.attributes or {})["quire.num_snapshots"])) >= 1
+    cache.advance(table, tokens, 5)
+    assert cache.pins.pin("r", cache.open_table(), tokens[:4], max_blocks=9) == 2
+    assert len(cache.pins.held_states()) == 1
+    cache.release(table)
+    cache.check()
