@@ -78,7 +78,7 @@ def test_the_same_is_said_over_a_snapshot_and_anew(server: ServerProcess) -> Non
 def test_a_probe_says_that_the_snapshot_is_missing(server: ServerProcess) -> None:
     """Prompts part after 12 blocks, and none of those before left a snapshot there."""
     shared = [7 + number % 900 for number in range(100)]
-    bodies = [
+    bodies: list[dict[str, object]] = [
         {"model": "recurrent", "prompt": [*shared, *range(first, first + 90)]}
         for first in (1000, 1200, 1400)
     ]
