@@ -54,7 +54,7 @@ class Shape:
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
     num_states: int = 0
-    """Those of recurrent layers, which have more than their null state where there are any."""
+    """The states of recurrent layers, two or more where there are such layers."""
     snapshots: SnapshotPolicy = PLANNED
 
 

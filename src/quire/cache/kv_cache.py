@@ -249,7 +249,7 @@ class KVCache:
         if num_full > table.num_cached_blocks and self._is_caching and table.epoch == self._epoch:
             table.chain.extend(token_ids)
             if self._states is not None and not self._groups:
-                self._states.remember(table.chain, num_full)
+                self._states.remember(table.chain, table.num_cached_blocks, num_full)
             cache_full_blocks(table, num_full, self._pool, self._log)
         if self._states is not None:
             is_findable = self._is_caching and table.epoch == self._epoch
@@ -265,6 +265,8 @@ class KVCache:
         self._held.remove(table)
         self._pool.release(tail_first(table.block_ids), table.payer)
         if self._states is not None:
+            if not self._groups and table.epoch == self._epoch:
+                self._states.remember(table.chain, 0, table.num_cached_blocks)
             self._states.release(table)
         for group, ids in enumerate(table.block_ids):
             ids.clear()

@@ -59,9 +59,9 @@ class StateCache:
         seen = (each in self._seen for each in chain.digests[:max_blocks])
         return next((index for index, known in enumerate(seen) if not known), max_blocks)
 
-    def remember(self, chain: Chain, num_blocks: int) -> None:
-        """Remember the first `num_blocks` of a chain, the newest as the last to be forgotten."""
-        for digest in chain.digests[:num_blocks]:
+    def remember(self, chain: Chain, first: int, end: int) -> None:
+        """Remember the blocks `first .. end` of a chain; the head is the last to be forgotten."""
+        for digest in reversed(chain.digests[first:end]):
             self._seen[digest] = None
             self._seen.move_to_end(digest)
         while len(self._seen) > self._max_seen:

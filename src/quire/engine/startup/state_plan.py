@@ -49,7 +49,7 @@ class StateDemand(NamedTuple):
             return self.given
         wanted = 1 + self.max_num_seqs
         if self.keeps_prefixes:
-            wanted += (PER_REQUEST - 1) * self.max_num_seqs
+            wanted = 1 + PER_REQUEST * self.max_num_seqs
             wanted += max(available, 0) // SNAPSHOT_SHARE // self.state_bytes
         most = max(available, 0) // MOST_SHARE // self.state_bytes
         return max(min(wanted, most), LEAST_STATES)

@@ -214,12 +214,12 @@ def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormF
 def _gated(
     module: nn.Module, kernels: LayerKernels, dtype: torch.dtype, tolerance: float
 ) -> GatedForward | None:
-    has_numbers = isinstance(getattr(module, "w1", None), nn.Linear)
+    is_numbered = isinstance(getattr(module, "w1", None), nn.Linear)
     named = getattr(module, "act_fn", getattr(module, "activation_fn", None))
-    act = _act(silu if named is None and has_numbers else named)
-    down = _packed(module, dtype, ("w2" if has_numbers else "down_proj",))
+    act = _act(silu if named is None and is_numbered else named)
+    down = _packed(module, dtype, ("w2" if is_numbered else "down_proj",))
     gate_up = _packed(module, dtype, ("gate_up_proj",)) or _packed(
-        module, dtype, ("w1", "w3") if has_numbers else ("gate_proj", "up_proj")
+        module, dtype, ("w1", "w3") if is_numbered else ("gate_proj", "up_proj")
     )
     if act is None or down is None or gate_up is None:
         return None
