@@ -66,6 +66,18 @@ def test_the_finished_value_is_checked(
     assert choices[-1]["quire"] == {"schema_valid": is_valid} and choices[-1]["finish_reason"]
 
 
+def test_a_schema_whose_check_takes_too_long_is_not_checked_again(
+    served: Served, tokenizer: TextTokenizer
+) -> None:
+    schema = {**SLOW, "pattern": "^(?!c)(a+)+$"}
+    found = []
+    for written in ('"aa"', f'"{"a" * 60}b"', '"aa"'):
+        served.engine.script = says(written, tokenizer)
+        reply = served.chat(**MESSAGES, response_format=format_of(schema))
+        found.append(reply.json()["choices"][0]["quire"]["schema_valid"])
+    assert found == [True, None, None]
+
+
 def test_each_choice_of_a_completion_is_checked_and_counted(
     served: Served, tokenizer: TextTokenizer
 ) -> None:

@@ -9,11 +9,13 @@ larger                in another worker process, one at a time
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -59,6 +61,9 @@ BYTES_PER_S = 500_000
 LONGEST_READ_S = 60.0
 LONGEST_CHECK_S = 10.0
 """An answer waits no longer to be checked."""
+UNCHECKED_S, MAX_UNCHECKED = 60.0, 1024
+"""Answers under schemas whose check has failed are not checked for so many seconds; so many schemas
+are remembered."""
 IDLE_S = 300.0
 """Seconds without work after which the worker processes end, and their memory is free. An agent,
 whose bodies need one, may take minutes from turn to turn."""
@@ -98,6 +103,7 @@ class InputReader:
             SizeClass("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
         )
         self._values = SizeClass("values", 0, queue(1), in_process=True)
+        self._unchecked: OrderedDict[bytes, float] = OrderedDict()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
         num_readers = sum(size_class.in_process for size_class in self.size_classes)
         self._workers = WorkerPool(num_readers + NUM_THREADS + 1)
@@ -166,14 +172,28 @@ class InputReader:
 
     async def validity(self, checks: tuple[ValueCheck, ...], tenant: str) -> Validity:
         """Return whether values are of their schemas, checked in a process, one request after the
-        other."""
-        check = partial(self._workers.validity, checks)
+        other. A schema whose check takes too long is not checked again for a while, since each try
+        holds the answers of others up."""
+        check = partial(self._checked, checks)
         num_bytes = sum(len(each.schema) + len(each.value) for each in checks)
         try:
             async with asyncio.timeout(LONGEST_CHECK_S):
                 return await self._queued(self._values, check, tenant, num_bytes)
         except (TimeoutError, Overloaded):
             return Validity.UNCHECKED
+
+    async def _checked(self, checks: tuple[ValueCheck, ...]) -> Validity:
+        known, now = self._unchecked, self._clock()
+        digest = sha256(repr([each.schema for each in checks]).encode()).digest()
+        if known.get(digest, 0.0) > now:
+            return Validity.UNCHECKED
+        checked = await self._workers.validity(checks)
+        if checked is Validity.UNCHECKED:
+            known[digest] = now + UNCHECKED_S
+            known.move_to_end(digest)
+            if len(known) > MAX_UNCHECKED:
+                known.popitem(last=False)
+        return checked
 
     async def answer(
         self, parse: InputParser, body: bytes, context: InputContext, tenant: str

@@ -278,3 +278,27 @@ def test_an_address_of_zod_is_enforced(text: str) -> None:
     assert accepts(schema, text)
     for wrong in (f".{text}", text.replace("@", "..@"), text.replace("@", "'@"), f"{text}x1"):
         assert not accepts(schema, wrong)
+
+
+def test_a_schema_that_comes_again_is_made_alike() -> None:
+    schemas: list[dict[str, object]] = [
+        {"const": 1},
+        {"const": True},
+        {"const": 1.0},
+        {"b": {}, "a": {}},
+        {"a": {}, "b": {}},
+    ]
+    made = [enforceable(each, "f", SchemaTerms()) for each in schemas]
+    assert [enforceable(each, "f", SchemaTerms()) for each in schemas] == made
+    assert [repr(each.schema) for each in made[:3]] == [repr(each) for each in schemas[:3]]
+    assert made[3].warnings != made[4].warnings
+
+
+@pytest.mark.parametrize("num_names", [1, 4000])
+def test_a_schema_that_comes_at_another_place_has_paths_of_its_own(num_names: int) -> None:
+    schema = {"required": [f"name{index:09}" for index in range(num_names)], "extends": {}}
+    for field in ("tools[0].parameters", "tools[1].parameters", "tools[0].parameters"):
+        assert enforceable(schema, field, SchemaTerms()).loosened == (f"{field}.extends",)
+        with pytest.raises(RequestError) as raised:
+            enforceable(schema, field, SchemaTerms(strict=True))
+        assert raised.value.param == f"{field}.extends"

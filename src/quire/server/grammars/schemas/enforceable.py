@@ -10,18 +10,20 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import lru_cache
+from typing import NamedTuple
 
 from quire.server.grammars.schemas.arrays import rewrite_array
 from quire.server.grammars.schemas.conditions import rewrite_conditions
 from quire.server.grammars.schemas.cycles import Cycles
 from quire.server.grammars.schemas.endless import can_end
 from quire.server.grammars.schemas.keywords import (
-    ENFORCED,
     KNOWN,
     NOT_ENFORCED,
-    REWRITTEN,
+    PLAIN,
+    SAYING,
     SCHEMA_MAPS,
     SCHEMAS,
     SchemaNode,
@@ -34,6 +36,8 @@ from quire.server.grammars.schemas.references import MAX_PATH_CHARS, invalid
 from quire.server.grammars.schemas.shapes import check_shapes
 from quire.server.suggestion import closest
 
+MAX_KEPT, MAX_KEPT_CHARS = 128, 64 * 1024
+"""So many schemas are kept once they are made, of so many characters at most."""
 MAX_WARNED = 8
 """So many keywords without effect are named."""
 MAX_MULTIPLE = 10_000
@@ -77,11 +81,35 @@ def enforceable(
 ) -> EnforceableSchema:
     """Return the schema that a grammar of a client's schema is made of. Raises RequestError for a
     schema that is none, references that lead nowhere, a schema of which no value can end, and,
-    on strict terms, for what would not be enforced or says nothing.
+    on strict terms, for what would not be enforced or says nothing. What was made is kept for a
+    while, since agents send the same tools with every turn.
 
     field: the path of the schema itself.
     names_root: references to the whole begin with `#/$defs/` too.
     """
+    text = json.dumps(schema)
+    if len(text) > MAX_KEPT_CHARS:
+        return _make(schema, field, terms, names_root)
+    kept = _kept(text, field, terms, names_root)
+    return replace(kept.said, schema=json.loads(kept.text))
+
+
+class _Kept(NamedTuple):
+    """A schema that was made, as JSON, and what is said of it."""
+
+    text: str
+    said: EnforceableSchema
+
+
+@lru_cache(MAX_KEPT)
+def _kept(text: str, field: str, terms: SchemaTerms, names_root: bool) -> _Kept:
+    made = _make(json.loads(text), field, terms, names_root)
+    return _Kept(json.dumps(made.schema), replace(made, schema={}))
+
+
+def _make(
+    schema: Mapping[str, object], field: str, terms: SchemaTerms, names_root: bool
+) -> EnforceableSchema:
     made = _Pass(schema, field, terms, names_root=names_root)
     enforced = made.run()
     if not can_end(enforced):
@@ -151,6 +179,17 @@ class _Pass:
         self.rewriting.values.spend()
         place = SchemaPlace(SchemaNode(node.schema, path), self.rewriting, room)
         self._keep_known(place)
+        if not place.keywords.keys() <= PLAIN:
+            self._rewrite(place)
+        written_out = self._refer(place, node.schema, is_alone=is_alone)
+        made = self._with_inner(place, is_alone=is_alone)
+        if self._written_out is not None:
+            self._written_out -= written_out
+        self._widths[id(made)] = self._width(made)
+        return made
+
+    def _rewrite(self, place: SchemaPlace) -> None:
+        """Say by keywords that grammars are made of what others say."""
         self._follow_dynamic(place)
         _new_numbers(place)
         rewrite_array(place)
@@ -158,12 +197,6 @@ class _Pass:
         rewrite_conditions(place)
         _strings(place)
         self._multiple(place)
-        written_out = self._refer(place, node.schema, is_alone=is_alone)
-        made = self._with_inner(place, is_alone=is_alone)
-        if self._written_out is not None:
-            self._written_out -= written_out
-        self._widths[id(made)] = self._width(made)
-        return made
 
     def _keep_known(self, place: SchemaPlace) -> None:
         """Leave out what says nothing of values."""
@@ -172,7 +205,7 @@ class _Pass:
         for keyword in list(place.keywords):
             if keyword in NOT_ENFORCED:
                 place.lose(keyword)
-            elif keyword not in ENFORCED | REWRITTEN:
+            elif keyword not in SAYING:
                 place.keywords.pop(keyword)
                 if keyword not in KNOWN and (
                     not keyword.startswith("x-") or keyword == "x-guidance"
@@ -181,7 +214,7 @@ class _Pass:
 
     def _note_unknown(self, keyword: str, path: str) -> None:
         if self._terms.strict:
-            meant = closest(keyword, ENFORCED | REWRITTEN)
+            meant = closest(keyword, SAYING)
             hint = "" if meant is None else f"; did you mean '{meant}'?"
             raise invalid(path, f"is no keyword of JSON schemas, which 'strict' asks for{hint}")
         self._unknown.append(ascii(path))

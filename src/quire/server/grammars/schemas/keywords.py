@@ -40,7 +40,16 @@ ANNOTATIONS = frozenset(
         *("externalDocs", "xml"),
     )
 )
-KNOWN = ENFORCED | REWRITTEN | NOT_ENFORCED | ANNOTATIONS
+SAYING = ENFORCED | REWRITTEN
+"""Keywords that a grammar can be held to, at least in some places."""
+PLAIN = frozenset(
+    (
+        *("type", "enum", "const", "properties", "required", "additionalProperties"),
+        *("anyOf", "$ref"),
+    )
+)
+"""Keywords that stand in a grammar as they are: among these alone nothing is rewritten."""
+KNOWN = SAYING | NOT_ENFORCED | ANNOTATIONS
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 """All kinds of values; those of the type `integer` are numbers."""
 

@@ -11,7 +11,7 @@ from quire.server.grammars.schemas.keywords import SchemaNode, inner_schemas
 MAX_PATH_CHARS = 200
 _OLD_DRAFTS = ("draft-03", "draft-04")
 _LONE_REFERENCES = (*_OLD_DRAFTS, "draft-06", "draft-07")
-_DYNAMIC = ("$dynamicRef", "$recursiveRef")
+_NAMING = frozenset(("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"))
 
 
 def invalid(path: str, why: str) -> RequestError:
@@ -65,6 +65,8 @@ class References:
 
     def _named(self, schema: Mapping[str, object], node: SchemaNode, base: str) -> str:
         """Note the names of a schema, and return the address that its references start from."""
+        if schema.keys().isdisjoint(_NAMING):
+            return base
         name = schema.get(self._id_keyword)
         if isinstance(name, str):
             address, anchor = urldefrag(_joined(base, name))
