@@ -30,7 +30,7 @@ CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(w
 # Tests of a single server, which two replicas pass unchanged and two engines in one box too, but for those marked one_engine.
 ON_SEVERAL := $(filter-out %/test_bench.py %/test_refused_starts.py %/test_run_batch.py,$(wildcard tests/e2e/test_*.py)) $(addprefix tests/e2e/,http models restarts sdks)
 CODE := src tests bench tools setup.py
-NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
+NATIVE := setup.py $(shell find src/quire/models/native -name '*.cpp' -o -name '*.h')
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
 # Checks and the wheel take a core each.
@@ -143,9 +143,9 @@ soak: $(TESTS)  ## the same at random for MINUTES=60: nothing may grow
 	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) $(ARGS)
 
 wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every package
-	rm -rf build dist
+	rm -rf build/lib* build/bdist* dist
 	@$(STEP) build $(BIN)/python -m build --wheel
-	@$(STEP) wheel $(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
+	@$(STEP) wheel $(BIN)/python -m tools.check_wheel dist/*.whl
 
 # pip installs one thing at a time into an environment.
 $(VENV)/.ready-docs: | $(TESTS)

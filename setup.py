@@ -1,12 +1,14 @@
 """Builds the native library of `quire.models.native`; everything else is in pyproject.toml.
 
 Every .cpp file there is compiled once for each instruction set that the target has. Without a
-compiler the installation goes on, and Quire runs without the library.
+compiler the installation goes on, and Quire runs without the library. What was compiled lies in
+`OBJECTS`, and is not compiled again before a source, a header or this file changes.
 """
 
 import os
 import platform
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 NATIVE = Path("src/quire/models/native")
+OBJECTS = Path("build/native")
 COMMON_FLAGS = [
     "-std=gnu++17",
     "-O3",
@@ -40,6 +43,11 @@ NEW_ISAS = ("amx",)
 """Left out where the compiler is older than they are."""
 
 
+def is_newer(made: Path, sources: list[str]) -> bool:
+    """Is there a file that was made after all of its sources were changed?"""
+    return made.exists() and made.stat().st_mtime > max(os.stat(each).st_mtime for each in sources)
+
+
 def isas() -> list[str]:
     """Those of the machine that is built for."""
     return list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
@@ -60,13 +68,21 @@ class BuildNative(build_ext):
     def compile(self, ext: Extension, isa: str, source: str) -> list[str]:
         """Return the object files."""
         openmp = ["-fopenmp"] if sys.platform == "linux" else []
-        return self.compiler.compile(
-            [source],
-            output_dir=str(Path(self.build_temp) / isa),
-            extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
-            include_dirs=[str(NATIVE)],
-            depends=ext.depends,
-        )
+        flags = [*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"]
+        command = [getattr(self.compiler, "compiler_so_cxx", None), flags]
+        folder = OBJECTS / f"{isa}-{zlib.crc32(repr(command).encode()):08x}"
+        made = [folder / each for each in self.compiler.object_filenames([source])]
+        if not all(is_newer(each, [source, *ext.depends, __file__]) for each in made):
+            parts = self.compiler.compile(
+                [source],
+                output_dir=str(folder / "unfinished"),
+                extra_postargs=flags,
+                include_dirs=[str(NATIVE)],
+            )
+            for part, each in zip(parts, made, strict=True):
+                each.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(part, each)  # none is ever there in part
+        return [str(each) for each in made]
 
     def knows(self, isa: str) -> bool:
         """Has the compiler the instruction set, if that is a new one?"""

@@ -14,8 +14,11 @@ from typing import TypeVar
 import pytest
 
 TESTS = Path(__file__).parent
-LONGEST = ("bench/test_gpu_acceptance.py", "chaos", "e2e")
-"""Files and folders under tests/, the longest first."""
+LONGEST = (
+    *("bench/test_gpu_acceptance.py", "chaos", "e2e", "engines"),
+    *("server/llm", "models/attention/test_backends.py", "engine/states", "models/layers"),
+)
+"""Files and folders under tests/ whose few tests are long, the longest first."""
 Item = TypeVar("Item")
 
 

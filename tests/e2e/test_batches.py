@@ -11,7 +11,7 @@ import openai
 from tests.e2e.server_process import MODEL, ServerProcess, eventually, server_process
 from tests.server.apis.batches.batch_files import encode, line
 
-NUM_LINES = 80
+NUM_LINES = 48
 NUM_TOKENS = 40
 
 

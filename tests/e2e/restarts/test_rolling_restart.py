@@ -26,7 +26,7 @@ from tests.e2e.restarts.inherited_socket import FLAGS, SocketHolder, held_socket
 from tests.e2e.server_process import MODEL, STOP_WITHIN_S
 from tests.long import long_but_for
 
-NUM_STREAMS, NUM_SHORT = 16, 4
+NUM_STREAMS, NUM_SHORT = 6, 4
 NUM_TOKENS, NUM_SHORT_TOKENS = 80, 4
 GO_ON_S = 1.0
 """Seconds of load before a restart and after it."""
@@ -96,7 +96,7 @@ class Load:
             except Exception as error:  # whatever a client can raise
                 self.counts.failures.append(f"short: {error!r}")
             self.counts.num_short += 1
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     def workers(self) -> list[Coroutine[None, None, None]]:
         """All clients; half of those that ask shortly keep no connection for the next request."""

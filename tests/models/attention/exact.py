@@ -55,28 +55,35 @@ def attend_exactly(layer: LayerFacts, seen: Seen, dtype: torch.dtype) -> Exact:
         error = torch.cat([error, 2 * unit(torch.float32) * seen.sinks.abs()[None]])
         value = torch.cat([value, torch.zeros_like(value[:1])])
     weights = scores.softmax(0)
-    out = (weights[..., None] * value).sum(0)
-    spread = (weights * (error + _of_weights(scores)))[..., None] * (value - out).abs()
-    size = (weights[..., None] * value.abs()).sum(0)
-    changed = spread.sum(0) + (summed(len(scores)) + 4 * unit(torch.float32)) * (size + out.abs())
+    out, sizes = _weighted(weights, value), value.abs()
+    size = _weighted(weights, sizes)
+    spread = _weighted(weights * (error + _of_weights(scores)), (value - out).abs_())
+    changed = spread + (summed(len(scores)) + 4 * unit(torch.float32)) * (size + out.abs())
     if dtype != torch.float32:
         changed += (1 + 1 / 16) * unit(dtype) * size
         least = torch.finfo(dtype).smallest_normal * 2 * unit(dtype)
-        changed += len(scores) * least * value.abs().amax((0, 2), keepdim=True)[0]
+        changed += len(scores) * least * sizes.amax((0, 2), keepdim=True)[0]
     return Exact(out, SECOND_ORDER * (changed + rounded(out, dtype)) + LEAST)
 
 
 def _scores(layer: LayerFacts, seen: Seen) -> tuple[Tensor, Tensor]:
     """Scores [L, heads] and what they may be off."""
     u = unit(torch.float32)
-    products = seen.key * seen.query
-    scores = products.sum(-1) * layer.scale
-    error = summed(layer.head_size) * products.abs().sum(-1) * layer.scale + 4 * u * scores.abs()
+    scores, sizes = (
+        torch.einsum("lhd,hd->lh", key, query) * layer.scale
+        for key, query in ((seen.key, seen.query), (seen.key.abs(), seen.query.abs()))
+    )
+    error = summed(layer.head_size) * sizes + 4 * u * scores.abs()
     if layer.softcap is None:
         return scores, error
     capped = torch.tanh(scores / layer.softcap)
     error = error * (1 - capped.square()) + TANH * u * layer.softcap
     return layer.softcap * capped, error
+
+
+def _weighted(weights: Tensor, value: Tensor) -> Tensor:
+    """The sum [heads, width] of `value` [L, heads, width] by weights [L, heads]."""
+    return torch.einsum("lh,lhv->hv", weights, value)
 
 
 def _of_weights(scores: Tensor) -> Tensor:

@@ -46,9 +46,9 @@ class NaiveStep:
         group, index = self.store.layer_tensors[layer.index]
         keys, values = self.store.keys[index], self.store.values[index]
         for token, slot in enumerate(self.batch.slots[group].tolist()):
-            put(keys, slot, self.store.codec.encode(key[token]))
+            put(keys, [slot], self.store.codec.encode(key[token : token + 1]))
             if values is not None:
-                put(values, slot, self.store.codec.encode(value[token]))
+                put(values, [slot], self.store.codec.encode(value[token : token + 1]))
         outs = []
         spans = zip(self.batch.block_tables[group], pairwise(self.batch.query_starts), strict=True)
         for table, (first, end) in spans:

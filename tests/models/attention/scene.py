@@ -138,8 +138,9 @@ class Scene:
             for (num_past, num_new), row in zip(spans, table, strict=True):
                 first = pattern.first_needed(num_past) // self.shape.block_size
                 end = -(-(num_past + num_new) // self.shape.block_size)
-                for column in (*range(first), *range(end, len(row))):
-                    row[column] = rubbish.choice([0, -1, paging.num_blocks - 1, RUBBISH])
+                for unseen in (row[:first], row[end:]):
+                    ids = rubbish.choices([0, -1, paging.num_blocks - 1, RUBBISH], k=len(unseen))
+                    unseen[:] = torch.tensor(ids, dtype=row.dtype)
         return batch
 
     def store(self, paging: Paging) -> KVStore:
@@ -164,12 +165,13 @@ class Scene:
     def fill(self, store: KVStore, paging: Paging) -> None:
         keys, values = store.keys[self.place], store.values[self.place]
         for i, (span, _, key, value) in enumerate(self.sequences):
-            first = self.layer.pattern.first_needed(span.num_past)
-            for position in range(first, span.num_past):
-                slot = paging.slot(i, position, self.table)
-                put(keys, slot, store.codec.encode(key[position]))
-                if values is not None:
-                    put(values, slot, store.codec.encode(value[position]))
+            past = range(self.layer.pattern.first_needed(span.num_past), span.num_past)
+            if not past:
+                continue
+            slots = [paging.slot(i, position, self.table) for position in past]
+            put(keys, slots, store.codec.encode(key[past.start : past.stop]))
+            if values is not None:
+                put(values, slots, store.codec.encode(value[past.start : past.stop]))
 
     def run(self, backend: Backend, paging: Paging, store: KVStore) -> Tensor:
         return self.attend(backend(store).begin(self.batch(paging)))
@@ -207,20 +209,18 @@ class Scene:
         sinks = None if self.sinks is None else self.sinks.double()
         found = []
         for token in range(span.num_new):
-            at = self._seen(span.num_past + token)
+            end = span.num_past + token + 1
+            at = slice(self._first_seen(end - 1), end)
             seen = Seen(query[token].double(), key[at], value[at], sinks)
             found.append(attend_exactly(self.layer, seen, self.shape.dtype))
         out, error = (torch.stack(parts) for parts in zip(*found, strict=True))
         return Exact(out, error)
 
-    def _seen(self, position: int) -> list[int]:
+    def _first_seen(self, position: int) -> int:
+        """The first of the positions, one after the other, that a query sees."""
         window, chunk = self.layer.window_size, self.layer.chunk_size
-        return [
-            other
-            for other in range(position + 1)
-            if (window is None or position - other < window)
-            and (chunk is None or position // chunk == other // chunk)
-        ]
+        of_window = 0 if window is None else max(0, position - window + 1)
+        return max(of_window, 0 if chunk is None else position - position % chunk)
 
 
 class UnroundedScene(Scene):
@@ -234,17 +234,22 @@ class UnroundedScene(Scene):
         return wide.decode(self.shape.codec.encode(tensor), torch.empty_like(tensor).float())
 
 
-def put(kept: EncodedKV, slot: int, token: EncodedKV) -> None:
-    """The naive write, one position at a time, that a backend's own is measured against."""
-    for tensor, new in zip(kept, token, strict=True):
+def put(kept: EncodedKV, slots: list[int], tokens: EncodedKV) -> None:
+    """The naive write, a token a slot, that a backend's own is measured against."""
+    for tensor, new in zip(kept, tokens, strict=True):
         if tensor is not None and new is not None:
-            look(tensor, slot)[:] = new
+            blocks, offsets = zip(*(_place(tensor, slot) for slot in slots), strict=True)
+            tensor[list(blocks), list(offsets)] = new
 
 
 def look(tensor: Tensor, slot: int) -> Tensor:
     """The naive read: one position, which must exist."""
+    block, offset = _place(tensor, slot)
+    return tensor[block, offset]
+
+
+def _place(tensor: Tensor, slot: int) -> tuple[int, int]:
     num_blocks, block_size = tensor.shape[:2]
     if not 0 <= slot < num_blocks * block_size:
         raise IndexError(f"slot {slot} of {num_blocks} blocks of {block_size}")
-    block, offset = divmod(slot, block_size)
-    return tensor[block, offset]
+    return divmod(slot, block_size)

@@ -96,11 +96,13 @@ def test_every_byte_is_read_as_the_codec_reads_it(
     paging = scene.paging()
     store = scene.store(paging)
     slot = paging.slot(0, 0, scene.table)
-    kept = EncodedKV(numbers[None], torch.tensor([scale], dtype=torch.bfloat16))
+    scales = torch.tensor([scale], dtype=torch.bfloat16)
+    kept = EncodedKV(numbers[None], scales)
     values = store.values[scene.place]
     assert values is not None
-    put(values, slot, kept)
-    put(store.keys[scene.place], slot, store.codec.encode(torch.full((1, 32), 100, dtype=dtype)))
+    put(values, [slot], EncodedKV(kept.elements[None], scales[None]))
+    keys = store.codec.encode(torch.full((1, 1, 32), 100, dtype=dtype))
+    put(store.keys[scene.place], [slot], keys)
     step = CPUAttention(store, each_isa).begin(scene.batch(paging))
     query, key, value = scene.inputs()
     out = step.attend(scene.layer, torch.ones_like(query), torch.zeros_like(key), value)

@@ -1,7 +1,5 @@
 """Models with recurrent layers run over packed weights and fused parts, in both dtypes of these."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,9 +8,9 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
 from tests.long import long_but_for
-from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress
 from tests.models.families import SERVED
+from tests.models.reference import References
 
 STATEFUL = [name for name, family in SERVED.items() if "state" in family.attention]
 OTHER_ATTENTION = ("zamba2", "zamba2, rotary positions")
@@ -23,11 +21,10 @@ IN_EVERY_RUN = ("qwen3_5_text", "olmo_hybrid", "lfm2", "mamba", "mamba2", "kimi_
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @long_but_for(IN_EVERY_RUN, "name", STATEFUL)
 def test_no_faster_way_is_left_out(
-    name: str, dtype: str, kernels: ModelKernels, tmp_path: Path
+    name: str, dtype: str, kernels: ModelKernels, references: References
 ) -> None:
-    folder = save_checkpoint(SERVED[name], tmp_path / "checkpoint")
     loaded = load_model(
-        ModelSource(str(folder)),
+        ModelSource(str(references.checkpoint(name))),
         dtype=ModelDtype(dtype),
         device=torch.device("cpu"),
         on_progress=ignore_progress,

@@ -77,15 +77,18 @@ def test_row_has_the_same_product_alone_and_in_company(
 
 
 @native
-@pytest.mark.parametrize("m", [1, 6, 7, 13, 32, 33, 49, 100, 300])
-def test_product_is_the_same_on_any_number_of_threads(subject: Subject, m: int) -> None:
-    weight = subject.made(1000, 300)
-    x, before, found = subject.x(m, weight), torch.get_num_threads(), list[Tensor]()
+def test_products_are_the_same_on_any_number_of_threads(subject: Subject) -> None:
+    """Also where as many threads have packed the weight."""
+    weight, before = subject.made(1000, 300), torch.get_num_threads()
+    inputs = [subject.x(m, weight) for m in (1, 6, 7, 13, 32, 33, 49, 100, 300)]
+    found: list[list[Tensor]] = []
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
-        found.append(subject.kernel.linear(x, subject.pack(weight), None))
+        packed = subject.pack(weight)
+        found.append([subject.kernel.linear(x, packed, None) for x in inputs])
     torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    for one, *others in zip(*found, strict=True):
+        assert all(torch.equal(one, other) for other in others)
 
 
 @given(data=st.data())

@@ -1,14 +1,19 @@
 """Messages of the system reach every prompt, in whichever way the chat template takes them."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.generation.system_turns import RenderedTurns, SystemPlace, render_turns
-from quire.server.text.chat_template import ChatMessage, TemplateRefused, compile_template
+from quire.server.text.chat_template import (
+    ChatMessage,
+    ChatTemplate,
+    TemplateRefused,
+    compile_template,
+)
 from tests.profiles import cases
 from tests.server.generation.test_text_tools import TEMPLATES as TEXT_TEMPLATES
 
@@ -72,8 +77,13 @@ def conversations(draw: st.DrawFn) -> list[ChatMessage]:
     return made
 
 
+@cache
+def compiled(source: str) -> ChatTemplate:
+    return compile_template(source, {})
+
+
 def plain(source: str, messages: Sequence[ChatMessage]) -> str:
-    return compile_template(source, {}).render(
+    return compiled(source).render(
         messages, add_generation_prompt=True, continue_final_message=False, extra={}
     )
 

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.config import HttpLimits, ServerConfig
 from tests.long import long_but_for
+from tests.profiles import cases
 from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -145,7 +146,7 @@ def small_bodies() -> Iterator[Served]:
         yield served
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(
     st.lists(st.sampled_from(sorted(REQUESTS)), min_size=1, max_size=8),
     st.lists(st.integers(1, 200_000), min_size=1, max_size=5),

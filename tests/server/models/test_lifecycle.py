@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.errors import Overloaded, RequestError
@@ -20,6 +20,7 @@ from quire.server.models.lifecycle import (
     UnloadReason,
     WaitLimits,
 )
+from tests.profiles import cases
 
 TICK_S = 0.001
 LIMITS = WaitLimits(100, 1000)
@@ -71,7 +72,7 @@ def lifecycle_of(
     return Lifecycle(actions, unload_after_s=unload_after_s, limits=limits, clock=clock)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     st.lists(
         st.tuples(st.sampled_from(("use", "unload", "cancel", "load")), st.integers(0, 4)),

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from quire.cache.kv_cache import KVCache
 from quire.engine.engine import Engine
@@ -19,6 +19,7 @@ from quire.workbench.simulation.cost.work import work_of
 from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad, Simulation
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
+from tests.profiles import cases
 from tests.workbench.simulation.shapes import MAX_MODEL_LEN, engines, loads, step_costs
 
 VOCAB_SIZE = 1024
@@ -94,7 +95,7 @@ def decided(step: Step, began_s: float) -> tuple[object, ...]:
     return step.number, began_s, step.chunks, new, step.finished_requests
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(engines(), step_costs(), loads())
 def test_a_simulation_schedules_what_the_engine_does(
     setup: EngineSetup, cost: FittedCost, load: SimLoad

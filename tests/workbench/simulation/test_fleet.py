@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
@@ -23,6 +23,7 @@ from quire.workbench.simulation.traces.traced_request import PromptPart, TracedR
 from quire.workbench.simulation.virtual.fleet import FleetSize
 from quire.workbench.simulation.virtual.sending import LATENCY_S, LinkSpeed
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes
+from tests.profiles import cases
 from tests.workbench.simulation.shapes import costs, engines, loads
 
 TOKEN_BYTES = 1000
@@ -57,7 +58,7 @@ def test_every_request_ends_once_with_all_its_tokens(
     assert all(gap_s >= 0 for gap_s in done.clients.gaps_s)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(engines(), costs(), loads(), sizes())
 def test_all_blocks_are_home_and_equal_seeds_agree(
     engine: EngineSetup, costs: Costs, load: SimLoad, size: FleetSize
@@ -71,7 +72,7 @@ def test_all_blocks_are_home_and_equal_seeds_agree(
     assert (size.num_prefill > 0) or not done.sent.num_bytes
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(engines(), costs(), loads(), st.integers(0, 4))
 def test_with_an_engine_for_each_nobody_waits_for_another(
     engine: EngineSetup, costs: Costs, load: SimLoad, more: int

@@ -22,7 +22,7 @@ OBJECTS: list[object] = [
     dict(zip(names, (*values, 1), strict=False))
     for size in range(4)
     for names in combinations(NAMES, size)
-    for values in product((0, "a", "b"), repeat=min(size, 2))
+    for values in product((0, "a", "b")[: 3 if size < 3 else 2], repeat=min(size, 2))
 ]
 ARRAYS: list[object] = [
     list(values) for size in range(4) for values in product((0, 1, "a", True), repeat=size)
