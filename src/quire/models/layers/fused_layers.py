@@ -80,6 +80,7 @@ class AttentionForward:
         )
         found = step.attend(self.hook.layer, query, key, value)
         if gates is not None:
+            found = found.contiguous()
             self.kernels.gate_heads(found, gates)
         return found.view(1, len(rows), -1)
 

@@ -170,7 +170,7 @@ class NativeDecoder:
             "attention": ctypes.addressof(backend.call(facts)),
         }
 
-    def _recurrent(self, mixer: NativeRecurrent, bound: _Bound) -> dict[str, int]:
+    def _recurrent(self, mixer: NativeRecurrent, bound: _Bound) -> dict[str, object]:
         assert bound.states is not None, "it is taken"
         call = mixer.layer_call(self.kernel.library, bound.states)
         self.kept.append(call)

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from quire.models.layers.joined_linears import JoinedForward
 from quire.models.layers.linears import PackedForward
@@ -21,7 +21,8 @@ NUM_GATES = 3
 """The projections of a gated delta net behind those that its convolution takes."""
 
 
-class NativeRecurrent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NativeRecurrent:
     """A recurrent module of the layer `index`, all of whose projections are one product."""
 
     index: int
@@ -36,7 +37,7 @@ class NativeRecurrent(NamedTuple):
             return delta_net_call(library, weights, own)
         return short_conv_call(library, weights, own)
 
-    def fields(self, call: LayerCall) -> dict[str, int]:
+    def fields(self, call: LayerCall) -> dict[str, object]:
         """Return the fields of a `DecoderLayer` that are of the module alone."""
         address = ctypes.addressof(call.call)
         if not isinstance(self.core.weights, DeltaNetWeights):

@@ -197,7 +197,7 @@ void gate_heads_row(const void* argument, int64_t row) {
 }
 
 template <class Stored>
-struct Product {
+struct RowProduct {
     const Stored *a, *b;
     Stored* out;
     int64_t a_stride, b_stride, width;
@@ -205,7 +205,7 @@ struct Product {
 
 template <class Stored>
 void product_row(const void* argument, int64_t row) {
-    const Product<Stored>& p = *(const Product<Stored>*)argument;
+    const RowProduct<Stored>& p = *(const RowProduct<Stored>*)argument;
     const Stored *a = p.a + row * p.a_stride, *b = p.b + row * p.b_stride;
     Stored* out = p.out + row * p.width;
     for (int64_t at = 0; at < p.width; at += LANES)
@@ -289,7 +289,7 @@ extern "C" void quire_product(bool is_bf16, const void* a, int64_t a_stride, con
                               int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
-        Product<T> product = {(const T*)a, (const T*)b, (T*)out, a_stride, b_stride, width};
+        RowProduct<T> product = {(const T*)a, (const T*)b, (T*)out, a_stride, b_stride, width};
         each_row(rows, width, num_threads, product_row<T>, &product);
     });
 }
