@@ -49,9 +49,10 @@ MORE_FIELDS: dict[str, Fields] = {
             "partial_rotary_factor": 0.5,
         },
     },
+    "kimi_linear": {"head_dim": 8, "num_key_value_heads": 4},
 }
-"""EXAONE 4 has layers without rotary embeddings beside those with windows, and Qwen 3.5 has sizes
-of sections of its heads."""
+"""EXAONE 4 has layers without rotary embeddings beside those with windows, Qwen 3.5 has sizes of
+sections of its heads, and Kimi's attention is latent."""
 WITH_IMAGES = "gemma3, text alone"
 NORMS_BEHIND = ("gemma2", "gemma3_text", WITH_IMAGES, "exaone4", "vaultgemma")
 AT_ONCE = (
