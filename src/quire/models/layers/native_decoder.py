@@ -21,8 +21,8 @@ from quire.models.recurrent.native_layers import LayerCall, States
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """What the structures of layers have addresses of: attention, `weights`, and the states of
-    recurrent layers."""
+    """The owners of the memory that the structures of layers have addresses of: attention,
+    `weights` by their address, and the states of recurrent layers."""
 
     backend: CPUAttention
     weights: int
