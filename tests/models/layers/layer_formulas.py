@@ -80,6 +80,15 @@ def turned(numbers: Exact, half: int, cos: Tensor, sin: Tensor) -> Exact:
     return Exact(value, torch.cat(error, -1))
 
 
+def opened(x: Tensor, gates: Tensor) -> Exact:
+    """Heads through the sigmoids of gates, each of which is an exponential and three operations."""
+    sigmoids, values = torch.sigmoid(gates.double()), x.double()
+    error = 10 * U * sigmoids
+    if x.dtype is not torch.float32:
+        error += rounded(sigmoids, x.dtype)
+    return in_dtype(Exact(sigmoids * values, error * values.abs()), x.dtype)
+
+
 def gated(x: Tensor, act: str) -> Exact:
     """An exponential, of six units, and four operations. A tangent is eight units of 1 off, before
     1 is added to it; a reciprocal of what is to be 16 bits is 2**-14 of itself off."""

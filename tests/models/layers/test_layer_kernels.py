@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout, bind_fused
 from quire.models.native.library import ISAS
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
-from tests.models.layers.layer_formulas import Made, gated, normed, roped
+from tests.models.layers.layer_formulas import Made, gated, normed, opened, roped
 from tests.models.rounding import assert_within
 
 FEW = st.integers(1, 3)
@@ -99,6 +99,20 @@ def test_rope_turns_the_halves_of_each_head(
 def test_gate_lets_through(made: Made, data: st.DataObject, act: str) -> None:
     x = made.numbers(data.draw(made.rows), 2 * data.draw(made.widths)) * 4
     assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), gated(x, act))
+
+
+@given(st.data(), st.integers(1, 3), st.sampled_from((1, 16, 40, 256)))
+def test_heads_are_gated_by_sigmoids(
+    made: Made, data: st.DataObject, num_heads: int, head_size: int
+) -> None:
+    """Gates lie beside what is no gate, as among the projections of attention."""
+    num_tokens = data.draw(made.rows)
+    x = made.numbers(num_tokens, num_heads * head_size).view(num_tokens, num_heads, head_size)
+    beside = made.numbers(num_tokens, num_heads * 2 * head_size + 3, seed=1) * 4
+    gates = torch.unflatten(beside[:, 3:], 1, (num_heads, 2, head_size))[:, :, 1]
+    found = x.clone()
+    made.fused.gate_heads(found, gates)
+    assert_within(found, opened(x, gates))
 
 
 def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:

@@ -49,13 +49,18 @@ MORE_FIELDS: dict[str, Fields] = {
             "partial_rotary_factor": 0.5,
         },
     },
+    "kimi_linear": {"head_dim": 8, "num_key_value_heads": 4},
 }
-"""EXAONE 4 has layers without rotary embeddings beside those with windows, and Qwen 3.5 has sizes
-of sections of its heads."""
+"""EXAONE 4 has layers without rotary embeddings beside those with windows, Qwen 3.5 has sizes of
+sections of its heads, and Kimi's attention is latent."""
 WITH_IMAGES = "gemma3, text alone"
 NORMS_BEHIND = ("gemma2", "gemma3_text", WITH_IMAGES, "exaone4", "vaultgemma")
-AT_ONCE = ("qwen2, windows in the upper layers", "qwen3", *NORMS_BEHIND)
-"""The first three in every run: windows, norms of heads, norms behind layers."""
+AT_ONCE = (
+    *("qwen2, windows in the upper layers", "qwen3", "gemma2", "qwen3_5_text", "lfm2"),
+    *NORMS_BEHIND[1:],
+)
+"""The first five in every run: windows, norms of heads, norms behind layers, gated delta nets
+beside gated attention, short convolutions."""
 WHOLE_LAYERS = (
     *("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3"),
     *("qwen3_5_text", "lfm2"),
@@ -187,7 +192,7 @@ def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path
     assert_same_logits(logits(fused), logits(plain), folder, len(PROMPT))
 
 
-@long_but_for(AT_ONCE[:3], "name", AT_ONCE)
+@long_but_for(AT_ONCE[:5], "name", AT_ONCE)
 def test_layers_at_once_say_what_they_say_one_by_one(
     name: str, checkpoints: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:
@@ -195,7 +200,8 @@ def test_layers_at_once_say_what_they_say_one_by_one(
     for linears in (kernels.linears, (w8a8_kernel,)):
         at_once = load_packed(folder, kernels._replace(linears=linears))
         one_by_one = load_packed(folder, kernels._replace(linears=linears, decoder=None))
-        assert DecoderForward in kinds_in(at_once)
+        decoder = vars(at_once.module)["forward"]
+        assert isinstance(decoder, DecoderForward) and decoder.native is not None
         for rows in ([], [len(PROMPT) - 1], [0, 3], range(len(PROMPT))):
             assert torch.equal(logits(at_once, rows), logits(one_by_one, rows))
 
@@ -253,13 +259,28 @@ def test_epsilon_is_that_of_the_model(checkpoints: Path, kernels: ModelKernels) 
     assert error <= 3 * plain
 
 
-def test_weights_that_are_joined_are_there_once(fused: Callable[[str], LoadedModel]) -> None:
-    layer = fused("llama").module.get_submodule("model.layers.0")
-    for part, names in (("self_attn", "qkv"), ("mlp", ("gate", "up"))):
-        weights = [
-            layer.get_submodule(f"{part}.{name}_proj").get_parameter("weight") for name in names
-        ]
-        assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+@pytest.mark.parametrize(
+    ("name", "part", "names"),
+    [
+        ("llama", "self_attn", ["q_proj", "k_proj", "v_proj"]),
+        ("llama", "mlp", ["gate_proj", "up_proj"]),
+        ("qwen3_5_text", "linear_attn", [f"in_proj_{each}" for each in ("qkv", "z", "b", "a")]),
+        ("qwen3_next", "linear_attn", ["in_proj_qkvz", "in_proj_ba"]),
+        ("olmo_hybrid", "linear_attn", [f"{each}_proj" for each in "qkvgba"]),
+        (
+            "kimi_linear",
+            "self_attn",
+            ["q_proj", "k_proj", "v_proj", "b_proj", "forget_gate.f_a_proj", "g_a_proj"],
+        ),
+    ],
+)
+def test_weights_that_are_joined_are_there_once(
+    name: str, part: str, names: list[str], fused: Callable[[str], LoadedModel]
+) -> None:
+    module = fused(name).module
+    owner = next(each for at, each in module.named_modules() if at.endswith(f"layers.0.{part}"))
+    weights = [owner.get_submodule(name).get_parameter("weight") for name in names]
+    assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
 
 
 def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:

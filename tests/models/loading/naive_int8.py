@@ -25,6 +25,10 @@ class NaiveInt8Kernel:
         return 8
 
     @property
+    def panel_rows(self) -> int:
+        return 1
+
+    @property
     def is_exact(self) -> bool:
         return False
 
@@ -42,7 +46,7 @@ class NaiveInt8Kernel:
         return weight.num_rows * (SCALE_BYTES + weight.num_columns)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        return join(weights)
+        return join(weights, self.panel_rows)
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         return _dequantised(weight).to(weight.packed.dtype)

@@ -88,7 +88,9 @@ class DecoderForward:
         """Return the normed states [1, R, hidden_size] of these tokens; `states` is overwritten."""
         step = self.context.attention
         if self.native is not None and isinstance(step, CPUStep):
-            return self.native.run(step, states, rotary, logits_indices)
+            access = self.context.recurrent.access
+            if self.native.takes(access):
+                return self.native.run(step, access, states, rotary, logits_indices)
         return self._one_by_one(states, rotary, logits_indices)
 
     def _one_by_one(

@@ -15,6 +15,7 @@ from quire.models.layers.decoder import DecoderRotary
 from quire.models.layers.frozen_rotary import rotary_kinds
 from quire.models.layers.fused_layers import LayerNorms
 from quire.models.native.decoder.fused import NormParams
+from quire.models.recurrent.families.registry import family_of
 
 MODEL_PARTS = {"model", "lm_head"}
 BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -96,16 +97,24 @@ def decoder_base(module: nn.Module) -> dict[str, nn.Module] | None:
 
 
 def has_decoder_parts(module: nn.Module) -> bool:
-    """Return whether a module is made of a decoder's parts with attention in each layer, and may be
-    run as one call."""
+    """Return whether a module is made of a decoder's parts, with what mixes tokens in each layer
+    such that it may be run as one call."""
     base = decoder_base(module)
     if base is None:
         return False
     layers = list(base["layers"].children())
     if decoder_rotary(base["rotary_emb"], len(layers)) is None:
         return False
-    names = [layer_names(layer) for layer in layers]
-    return all(each is not None and each.mixer == ATTENTION for each in names)
+    return all(map(_has_native_mixer, layers))
+
+
+def _has_native_mixer(layer: nn.Module) -> bool:
+    names = layer_names(layer)
+    if names is None:
+        return False
+    mixer = layer_parts(layer)[names.mixer]
+    family = family_of(mixer)
+    return names.mixer == ATTENTION if family is None else family.core(mixer) is not None
 
 
 def decoder_rotary(module: nn.Module, num_layers: int) -> DecoderRotary | None:

@@ -3,7 +3,6 @@ rotary embeddings, and the layer that is made of these alone. Each stands in for
 transformers module; `module_replacement.py` finds where.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from quire.models.hf import PagedAttentionHook
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward
 from quire.models.native.decoder.fused import HeadLayout, NormParams
+from quire.models.recurrent.hook import RecurrentForward
 
 RotaryEmbeddings = tuple[Tensor, Tensor]
 """`cos` and `sin`, each [1, T, rotary_dim]."""
@@ -80,7 +80,8 @@ class AttentionForward:
         )
         found = step.attend(self.hook.layer, query, key, value)
         if gates is not None:
-            found = found * torch.sigmoid(gates)
+            found = found.contiguous()
+            self.kernels.gate_heads(found, gates)
         return found.view(1, len(rows), -1)
 
 
@@ -89,7 +90,7 @@ class RecurrentMixer:
     """Stands in a layer where attention would: a recurrent module, whose output needs no further
     projection."""
 
-    forward: Callable[[Tensor], Tensor]
+    forward: RecurrentForward
 
     def attend(self, hidden_states: Tensor, _: RotaryEmbeddings) -> Tensor:
         """Return the output of the module, [1, T, hidden_size]."""

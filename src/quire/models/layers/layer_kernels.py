@@ -32,6 +32,10 @@ class LayerKernels(Protocol):
         an index into ACTIVATIONS."""
         ...
 
+    def gate_heads(self, x: Tensor, gates: Tensor) -> None:
+        """Multiply heads [T, heads, head_size] by the sigmoids of `gates`, whose heads are each
+        contiguous. Computes in place."""
+
     def sum(self, a: Tensor, b: Tensor) -> Tensor:
         """Return a + b of two tensors of the same shape."""
         ...

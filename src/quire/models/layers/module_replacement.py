@@ -1,8 +1,9 @@
 """Replaces modules of a loaded model, whose linear weights are packed, by fused ones.
 
 A module is recognised by its parts, and replaced only if the fused one computes what it does
-(`equivalence.py`): no model family is known by name here. Gate and up, and query, key and value,
-then share one packed weight, of which their own weights are views.
+(`equivalence.py`): no model family is known by name here. Gate and up, query, key and value, and
+the projections of a recurrent module's input then share one packed weight, of which their own
+weights are views.
 """
 
 import copy
@@ -45,10 +46,12 @@ from quire.models.layers.fused_layers import (
     NormForward,
     RecurrentMixer,
 )
+from quire.models.layers.joined_linears import JoinedForward, join_dense, join_linears
 from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.native_decoder import NativeDecoder
+from quire.models.layers.native_mixers import NativeRecurrent, native_recurrent
 from quire.models.native.decoder.fused import (
     ACTIVATIONS,
     MAX_HEAD_SIZE,
@@ -77,9 +80,11 @@ NUM_CHECK_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class ModuleReplacements:
-    """The modules whose forward is replaced now."""
+    """The modules whose forward is replaced now, and the recurrent ones whose projections are
+    joined."""
 
     modules: list[nn.Module] = field(default_factory=list)
+    recurrent: list[RecurrentForward] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """A sentence for each kind of candidates that were not equivalent in some modules."""
 
@@ -116,6 +121,9 @@ class ModuleReplacements:
         for module in self.modules:
             delattr(module, "forward")
         self.modules.clear()
+        for forward in self.recurrent:
+            forward.joined = None
+        self.recurrent.clear()
 
 
 def replace_modules(
@@ -136,6 +144,10 @@ def replace_modules(
         return replacements
     tolerance = part_tolerance(dtype, is_exact=given.are_exact)
     parts = [part for part in module.modules() if "forward" not in vars(part)]
+    for recurrent in map(_forward_of, module.modules()):
+        if isinstance(recurrent, RecurrentForward):
+            _join_projections(recurrent, dtype, tolerance)
+            replacements.recurrent.append(recurrent)
     for part in parts:
         forward = _norm(part, kernels, dtype) or _gated(part, kernels, dtype, tolerance)
         if forward is not None:
@@ -174,6 +186,8 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
             whole = (forward.qkv, forward.out)
         elif isinstance(forward, GatedForward):
             whole = (forward.gate_up, forward.down)
+        elif isinstance(forward, RecurrentForward) and isinstance(forward.joined, JoinedForward):
+            whole = (forward.joined.whole,)
         for each in whole:
             if isinstance(each, PackedForward | PackedLookup):
                 found[id(each.weight.packed)] = each.weight.packed
@@ -318,11 +332,10 @@ def _decoder(
     if len(layers) < len(forwards) or not isinstance(norm, NormForward) or rotary is None:
         return None
     native = None
-    attentions = [layer.attention for layer in layers]
-    if given.decoder is not None and all(
-        isinstance(each, AttentionForward) and not each.is_gated for each in attentions
-    ):
-        native = NativeDecoder(given.decoder, layers, rotary.of_layers, norm.scale)
+    mixers = [_native_mixer(layer) for layer in layers]
+    known = tuple(mixer for mixer in mixers if mixer is not None)
+    if given.decoder is not None and len(known) == len(layers):
+        native = NativeDecoder(given.decoder, layers, known, rotary.of_layers, norm.scale)
     return DecoderForward(
         embedding=base["embed_tokens"],
         rotary=rotary,
@@ -336,6 +349,13 @@ def _decoder(
     )
 
 
+def _native_mixer(layer: LayerForward) -> AttentionForward | NativeRecurrent | None:
+    """Return attention, or a recurrent module, as the kernel of a decoder runs it; None if it does
+    not."""
+    mixer = layer.attention
+    return native_recurrent(mixer.forward) if isinstance(mixer, RecurrentMixer) else mixer
+
+
 def _packed(module: nn.Module, dtype: torch.dtype, names: Sequence[str]) -> PackedForward | None:
     """Return the linear layers of these names as one, or None if one is missing or not packed."""
     forwards = []
@@ -344,24 +364,24 @@ def _packed(module: nn.Module, dtype: torch.dtype, names: Sequence[str]) -> Pack
         if not isinstance(forward, PackedForward) or forward.weight.packed.dtype != dtype:
             return None
         forwards.append(forward)
-    if len(forwards) == 1:
-        return forwards[0]
-    kernel = forwards[0].kernel
-    if any(forward.kernel is not kernel for forward in forwards):
-        return None
-    if len({forward.weight.num_columns for forward in forwards}) > 1:
-        return None
-    joined = kernel.join([forward.weight for forward in forwards])
-    return None if joined is None else PackedForward(kernel, joined, _joined_bias(forwards))
+    return forwards[0] if len(forwards) == 1 else join_dense(forwards)
 
 
-def _joined_bias(forwards: Sequence[PackedForward]) -> Tensor | None:
-    if all(forward.bias is None for forward in forwards):
-        return None
-    zeros = [f.weight.packed.new_zeros(f.weight.num_rows) for f in forwards]
-    return torch.cat(
-        [f.bias if f.bias is not None else z for f, z in zip(forwards, zeros, strict=True)]
-    )
+def _join_projections(forward: RecurrentForward, dtype: torch.dtype, tolerance: float) -> None:
+    """Let a recurrent module multiply its input once, where all of its projections are packed and
+    can be joined, and their outputs stay what they are."""
+    parts = [forward.part.get_submodule(name) for name in forward.family.projections(forward.part)]
+    packed = [_forward_of(part) for part in parts]
+    given = [each for each in packed if isinstance(each, PackedForward)]
+    if not given or len(given) < len(parts) or any(f.weight.packed.dtype != dtype for f in given):
+        return
+    x = _numbers(given[0].weight.num_columns, given[0].weight.packed)
+    expected = [part(x) for part in parts]
+    joined = join_linears(given)
+    if joined is None:
+        return
+    if all(is_same(*pair, tolerance) for pair in zip(joined(x), expected, strict=True)):
+        forward.joined = joined
 
 
 def _numbers(size: int, like: Tensor) -> Tensor:

@@ -21,6 +21,11 @@ class PlainWeights:
         return 16
 
     @property
+    def panel_rows(self) -> int:
+        """1: each row is by itself."""
+        return 1
+
+    @property
     def is_exact(self) -> bool:
         """True: a weight holds the same numbers."""
         return True
@@ -39,9 +44,9 @@ class PlainWeights:
         rows = weight.detach().contiguous()
         return PackedWeight(rows.view(num_rows, 1, 1, num_columns), num_rows, num_columns)
 
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight:
         """Join weights of equal K into one of all their rows, of which they become views."""
-        return join(weights)
+        return join(weights, self.panel_rows)
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K], which shares its memory with `weight`."""

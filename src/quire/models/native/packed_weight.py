@@ -29,22 +29,19 @@ class PackedWeight:
         return self.num_rows * self.num_columns * self.packed.itemsize
 
 
-def join(weights: Sequence[PackedWeight], *, before: Sequence[Tensor] = ()) -> PackedWeight:
-    """Return one weight of all rows of `weights`, which become its views; `before` begins it."""
+def join(
+    weights: Sequence[PackedWeight], panel_rows: int, *, before: Sequence[Tensor] = ()
+) -> PackedWeight:
+    """Return one weight of all panels of `weights`, which become its views; `before` begins it."""
     whole = torch.cat([*before, *(weight.packed for weight in weights)])
     start = sum(map(len, before))
     for weight in weights:
         weight.packed.data = whole[start : start + len(weight.packed)]
         start += len(weight.packed)
-    num_rows = sum(weight.num_rows for weight in weights)
+    num_panels = sum(-(-weight.num_rows // panel_rows) for weight in weights[:-1])
+    num_rows = num_panels * panel_rows + weights[-1].num_rows
     first = weights[0]
     return PackedWeight(whole, num_rows, first.num_columns, outliers=first.outliers)
-
-
-def fill_panels(weights: Sequence[PackedWeight], panel_rows: int) -> bool:
-    """Return whether each weight but the last ends where a panel does: only then can they be
-    joined."""
-    return not any(weight.num_rows % panel_rows for weight in weights[:-1])
 
 
 def product(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from quire.models.config import RecurrentLayer
 from quire.models.recurrent.families.registry import family_of
-from quire.models.recurrent.family import RecurrentFamily, RecurrentStep
+from quire.models.recurrent.family import JoinedProjections, RecurrentFamily, RecurrentStep
 from quire.models.recurrent.kernels import RecurrentKernels
 from quire.models.recurrent.pieces import Pieces
 
@@ -45,21 +45,25 @@ class RecurrentContext:
         return [each for parts in self.access.parts.values() for each in parts]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecurrentForward:
-    """Stands in for the forward of a recurrent module."""
+    """Stands in for the forward of a recurrent module.
+
+    joined: the projections of the module's input as one product, where they are one.
+    """
 
     part: nn.Module
     index: int
     family: RecurrentFamily
     context: RecurrentContext
+    joined: JoinedProjections | None = None
 
     def __call__(self, hidden_states: Tensor, *args: object, **extras: object) -> Tensor:
         access = self.context.access
         if access is None:
             out: Tensor = type(self.part).forward(self.part, hidden_states, *args, **extras)
             return out
-        step = RecurrentStep(access.kernels, access.pieces, access.parts[self.index])
+        step = RecurrentStep(access.kernels, access.pieces, access.parts[self.index], self.joined)
         return self.family.compute(self.part, hidden_states[0], step)[None]
 
 

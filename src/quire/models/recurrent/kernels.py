@@ -54,6 +54,14 @@ class DeltaNetWeights(NamedTuple):
     beta_scale: float
 
 
+class ShortConvWeights(NamedTuple):
+    """The weights of a short convolution between its gates: `weight` [C, K], and `bias` [C] or
+    None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
 class RecurrentKernels(Protocol):
     """Operations over T packed rows; `states` [num_states, ...] are float32 and updated as `pieces`
     say. Their first dimension may have any stride; the others are contiguous. Inputs are of the

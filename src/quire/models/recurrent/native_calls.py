@@ -28,7 +28,7 @@ class NativeCalls:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._structs = {name: library.struct(struct) for name, struct in CALLS.items()}
-        self._store, self._tables = library.struct("StateStore"), library.struct("StatePieces")
+        self._store = library.struct("StateStore")
         self._functions = {name: library.function(f"quire_{name}") for name in CALLS}
         self._count_scratch = {
             name: library.function(f"quire_{name}_scratch") for name in WITH_SCRATCH
@@ -76,28 +76,9 @@ class NativeCalls:
 
     def _tables_of(self, pieces: Pieces) -> ctypes.Structure:
         """Return the structure of the pieces, which all layers of a step share."""
-        if self._pieces is not None and self._pieces[0] is pieces:
-            return self._pieces[1]
-        num_pieces, num_seqs = len(pieces.reads), len(pieces.sequences) - 1
-        for name, tensor, length in (
-            ("starts", pieces.starts, num_pieces + 1),
-            ("reads", pieces.reads, num_pieces),
-            ("writes", pieces.writes, num_pieces),
-            ("sequences", pieces.sequences, num_seqs + 1),
-        ):
-            check_tensor(name, tensor, torch.int32, (length,))
-            if not tensor.is_contiguous():
-                raise ValueError(f"{name} of the pieces must be contiguous")
-        tables = self._tables(
-            pieces.starts.data_ptr(),
-            pieces.reads.data_ptr(),
-            pieces.writes.data_ptr(),
-            pieces.sequences.data_ptr(),
-            num_pieces,
-            num_seqs,
-        )
-        self._pieces = (pieces, tables)
-        return tables
+        if self._pieces is None or self._pieces[0] is not pieces:
+            self._pieces = (pieces, piece_tables(self._library, pieces))
+        return self._pieces[1]
 
     def _scratch_address(self, name: str, call: ctypes.Structure, shape: tuple[int, ...]) -> int:
         """Return the address of memory for all threads of the call."""
@@ -108,6 +89,29 @@ class NativeCalls:
         if self._scratch[name].nbytes < needed:
             self._scratch[name] = torch.empty(needed, dtype=torch.uint8)
         return self._scratch[name].data_ptr()
+
+
+def piece_tables(library: Library, pieces: Pieces) -> ctypes.Structure:
+    """Return the structure of pieces, without the number of tokens. Raises ValueError for tensors
+    that are not as they must be."""
+    num_pieces, num_seqs = len(pieces.reads), len(pieces.sequences) - 1
+    for name, tensor, length in (
+        ("starts", pieces.starts, num_pieces + 1),
+        ("reads", pieces.reads, num_pieces),
+        ("writes", pieces.writes, num_pieces),
+        ("sequences", pieces.sequences, num_seqs + 1),
+    ):
+        check_tensor(name, tensor, torch.int32, (length,))
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} of the pieces must be contiguous")
+    return library.struct("StatePieces")(
+        pieces.starts.data_ptr(),
+        pieces.reads.data_ptr(),
+        pieces.writes.data_ptr(),
+        pieces.sequences.data_ptr(),
+        num_pieces,
+        num_seqs,
+    )
 
 
 def check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

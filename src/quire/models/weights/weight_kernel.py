@@ -31,6 +31,11 @@ class WeightKernel(Protocol):
         packed weight has its own form."""
 
     @property
+    def panel_rows(self) -> int:
+        """The rows of W that are packed together: the output of a weight that is joined to others
+        begins at a multiple."""
+
+    @property
     def is_exact(self) -> bool:
         """Whether a packed weight holds the same numbers, not quantised ones."""
 
@@ -46,10 +51,12 @@ class WeightKernel(Protocol):
         ...
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """Join weights of equal K into one of all their rows, of which they become views.
+        """Join weights of equal K into one of all their panels, of which they become views.
 
-        Returns None if the rows of one but the last do not fill its panels.
+        The rows that one but the last leaves of its last panel are rows of the joined weight too,
+        which are used for nothing. Returns None if they cannot be multiplied at once.
         """
+        ...
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K], of the dtype that was packed."""

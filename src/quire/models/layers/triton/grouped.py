@@ -140,6 +140,11 @@ class TritonGrouped:
         return 0
 
     @property
+    def panel_rows(self) -> int:
+        """1: each row is by itself."""
+        return 1
+
+    @property
     def is_exact(self) -> bool:
         return True
 
@@ -170,10 +175,10 @@ class TritonGrouped:
         assert grouped is not None, "it is taken"
         return self._packed(grouped, stored.dtype)
 
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight:
         """Join weights of equal K into one of all their rows, of which they become views. Those of
         one form are one product, others are multiplied one after the other."""
-        whole, forms = join(weights), list[tuple[GroupForm, int]]()
+        whole, forms = join(weights, self.panel_rows), list[tuple[GroupForm, int]]()
         for each in weights:
             assert isinstance(each, PackedGroups), "it was packed here"
             for form, num_rows in each.forms:

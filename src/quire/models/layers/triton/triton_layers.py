@@ -54,6 +54,10 @@ class TritonLayers:
         gate[grid](x, out, **constants, num_warps=num_warps)
         return out
 
+    def gate_heads(self, x: Tensor, gates: Tensor) -> None:
+        """Multiply heads [T, heads, head_size] by the sigmoids of `gates`, in place."""
+        x *= torch.sigmoid(gates)
+
     def sum(self, a: Tensor, b: Tensor) -> Tensor:
         """Return a + b of two tensors of the same shape."""
         return a + b

@@ -186,75 +186,29 @@ QUIRE_FUNCTION(void, quire_norm,
                (bool is_bf16, void* x, const void* added, const void* weight, int64_t rows,
                 int64_t width, double epsilon, int64_t kind, void* out, int64_t num_threads))
 // Rotates the first `rotary` elements of each head (RoPE, Su et al., 2021; in halves, as Llama), in
-// place: rows of `stride` elements that begin with query heads and then key heads, `head` wide.
-// Each head is normalised before, where it has a weight.
+// place: rows of `stride` elements that begin with query heads, one each `query_stride`, and then key
+// heads, `head` wide. Each head is normalised before, where it has a weight.
 QUIRE_FUNCTION(void, quire_rope,
                (bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads,
-                int64_t key_heads, int64_t head, const void* cos, const void* sin, int64_t rotary,
+                int64_t query_stride, int64_t key_heads, int64_t head, const void* cos, const void* sin, int64_t rotary,
                 const void* query_weight, const void* key_weight, double query_epsilon,
                 double key_epsilon, int64_t kind, int64_t num_threads))
 // out [rows, width] = act(x[:, :width]) * x[:, width:].
 QUIRE_FUNCTION(void, quire_gate,
                (bool is_bf16, const void* x, int64_t rows, int64_t width, int64_t act, void* out,
                 int64_t num_threads))
+// x [rows, heads, head] *= sigmoid(gates), where rows and heads of the gates lie strides apart.
+QUIRE_FUNCTION(void, quire_gate_heads,
+               (bool is_bf16, void* x, const void* gates, int64_t rows, int64_t heads, int64_t head,
+                int64_t row_stride, int64_t head_stride, int64_t num_threads))
+// out [rows, width] = a * b, whose rows lie strides apart.
+QUIRE_FUNCTION(void, quire_product,
+               (bool is_bf16, const void* a, int64_t a_stride, const void* b, int64_t b_stride,
+                int64_t rows, int64_t width, void* out, int64_t num_threads))
 // out [rows, width] = a + b.
 QUIRE_FUNCTION(void, quire_sum,
                (bool is_bf16, const void* a, const void* b, int64_t rows, int64_t width, void* out,
                 int64_t num_threads))
-
-// --- decoder/decoder.cpp
-
-QUIRE_STRUCT(LinearWeight,
-    const void *packed, *bias;
-    int64_t num_rows, num_columns;
-    int64_t num_bits;  // of a quantised weight; 16: in 16 bits or fewer; 0: in groups
-    const int32_t* outliers;  // of w8a8 and w4a8; null: none
-)
-
-QUIRE_STRUCT(NormWeight,
-    const void* weight;  // null: none
-    double epsilon;
-    int64_t kind;
-)
-
-// y = x + attended(attention(before(x))), then y + finished(mlp(between(y))), where these are norms.
-QUIRE_STRUCT(DecoderLayer,
-    LinearWeight qkv, out, gate_up, down;
-    NormWeight before, attended, between, finished, query, key;
-    int64_t query_heads, head_size, act;
-    int64_t group, rotary;  // its block table, its rotary embeddings
-    const AttentionCall* attention;  // what stays the same from step to step
-)
-
-// The slots and the rows of one block table.
-QUIRE_STRUCT(GroupTables,
-    const int64_t* slots;
-    const int32_t* table;
-    int64_t table_stride, table_columns;
-)
-
-QUIRE_STRUCT(RotaryTables,
-    const void *cos, *sin;  // [num_tokens, rotary_dim]
-    int64_t rotary_dim;
-)
-
-QUIRE_STRUCT(DecoderCall,
-    const DecoderLayer* layers;
-    const GroupTables* groups;
-    const RotaryTables* rotary;
-    char* states;                   // [num_tokens, hidden_size], overwritten
-    char* out;                      // [num_logits, hidden_size]
-    const int64_t* logits_indices;  // [num_logits], rising
-    const int64_t *query_starts, *context_lens;
-    char* scratch;
-    NormWeight last;
-    int64_t num_layers, hidden_size, num_tokens, num_logits, num_seqs, is_bf16, num_threads;
-)
-
-// Returns the bytes of scratch for this step.
-QUIRE_FUNCTION(int64_t, quire_decoder_scratch, (const DecoderCall* call))
-// Returns 0, or 1 where a slot or a block that is to be used lies outside of a store.
-QUIRE_FUNCTION(int, quire_decoder, (const DecoderCall* call))
 
 // --- recurrent/: layers with a state in place of K and V; strides count elements, and what follows a
 // stride is dense
@@ -346,6 +300,70 @@ QUIRE_STRUCT(ScanCall,
 QUIRE_FUNCTION(int64_t, quire_scan_scratch, (const ScanCall* call))
 // The state space of Mamba-2 (Dao and Gu, 2024), or if `is_selective` that of Mamba (Gu and Dao, 2023).
 QUIRE_FUNCTION(int, quire_scan, (const ScanCall* call))
+
+// --- decoder/decoder.cpp
+
+QUIRE_STRUCT(LinearWeight,
+    const void *packed, *bias;
+    int64_t num_rows, num_columns;
+    int64_t num_bits;  // of a quantised weight; 16: in 16 bits or fewer; 0: in groups
+    const int32_t* outliers;  // of w8a8 and w4a8; null: none
+)
+
+QUIRE_STRUCT(NormWeight,
+    const void* weight;  // null: none
+    double epsilon;
+    int64_t kind;
+)
+
+// y = x + attended(mixer(before(x))), then y + finished(mlp(between(y))), where these are norms.
+// The mixer is attention, a gated delta net or a short convolution: one of the calls, with what stays
+// the same from step to step; the others are null. `qkv` are all projections of its input. Those of a
+// delta net begin with the rows of its convolution, those of a short convolution are the gate before
+// it, the one behind it and its rows, and of gated attention a gate follows each head's query.
+QUIRE_STRUCT(DecoderLayer,
+    LinearWeight qkv, out, gate_up, down;
+    NormWeight before, attended, between, finished, query, key;
+    const AttentionCall* attention;
+    const DeltaNetCall* delta_net;
+    const ConvolutionCall* convolution;
+    int64_t query_heads, head_size, is_gated;  // of attention
+    int64_t group, rotary;                     // its block table, its rotary embeddings
+    int64_t gate_at, beta_at, step_at;         // of a delta net, in elements
+    int64_t act;
+)
+
+// The slots and the rows of one block table.
+QUIRE_STRUCT(GroupTables,
+    const int64_t* slots;
+    const int32_t* table;
+    int64_t table_stride, table_columns;
+)
+
+QUIRE_STRUCT(RotaryTables,
+    const void *cos, *sin;  // [num_tokens, rotary_dim]
+    int64_t rotary_dim;
+)
+
+QUIRE_STRUCT(DecoderCall,
+    const DecoderLayer* layers;
+    const GroupTables* groups;
+    const RotaryTables* rotary;
+    char* states;                   // [num_tokens, hidden_size], overwritten
+    char* out;                      // [num_logits, hidden_size]
+    const int64_t* logits_indices;  // [num_logits], rising
+    const int64_t *query_starts, *context_lens;
+    const StatePieces* pieces;      // null: no layer has a state
+    char* scratch;
+    NormWeight last;
+    int64_t num_layers, hidden_size, num_tokens, num_logits, num_seqs, is_bf16, num_threads;
+)
+
+// Returns the bytes of scratch for this step.
+QUIRE_FUNCTION(int64_t, quire_decoder_scratch, (const DecoderCall* call))
+// Returns 0, or 1 where a slot, a block or a state that is to be used lies outside of a store, or a
+// piece outside of the tokens.
+QUIRE_FUNCTION(int, quire_decoder, (const DecoderCall* call))
 
 // --- sampling/sampling.cpp
 

@@ -15,20 +15,24 @@ constexpr int64_t IN_GROUPS = 0;  // as the number of bits
 // The largest that any layer takes, one after the other.
 struct Buffers {
     char *normed, *qkv, *attended, *projected, *gate_up, *gated;
-    char *quantised, *arranged, *attention;
+    char *quantised, *arranged, *mixer;
     int64_t num_bytes;
 };
+
+int64_t query_stride(const DecoderLayer& layer) { return layer.head_size * (1 + layer.is_gated); }
 
 AttentionCall call_of(const DecoderCall& d, const DecoderLayer& layer, const Buffers& buffers) {
     AttentionCall call = *layer.attention;
     const GroupTables& tables = d.groups[layer.group];
     const int64_t head = layer.head_size, row = layer.qkv.num_rows;
     call.query = buffers.qkv;
-    call.key = buffers.qkv + layer.query_heads * head * element_bytes(d);
-    call.value = buffers.qkv + (layer.query_heads + call.kv_heads) * head * element_bytes(d);
+    const int64_t keys_at = layer.query_heads * query_stride(layer);
+    call.key = buffers.qkv + keys_at * element_bytes(d);
+    call.value = buffers.qkv + (keys_at + call.kv_heads * head) * element_bytes(d);
     call.out = buffers.attended;
     call.query_token_stride = call.key_token_stride = call.value_token_stride = row;
-    call.query_head_stride = call.key_head_stride = call.value_head_stride = head;
+    call.query_head_stride = query_stride(layer);
+    call.key_head_stride = call.value_head_stride = head;
     call.sinks = nullptr;
     call.slots = tables.slots;
     call.table = tables.table;
@@ -40,9 +44,74 @@ AttentionCall call_of(const DecoderCall& d, const DecoderLayer& layer, const Buf
     call.num_seqs = d.num_seqs;
     call.heads = layer.query_heads;
     call.num_threads = d.num_threads;
-    call.scratch = buffers.attention;
+    call.scratch = buffers.mixer;
     return call;
 }
+
+// The calls of a layer's gated delta net, with what they need beside the projections.
+struct DeltaNet {
+    ConvolutionCall convolution;
+    DeltaRuleCall rule;
+    DeltaNetCall call;
+    int64_t num_bytes;
+
+    DeltaNet(const DecoderCall& d, const DecoderLayer& layer, const Buffers& buffers)
+        : convolution(*layer.delta_net->convolution), rule(*layer.delta_net->rule),
+          call(*layer.delta_net) {
+        const int64_t size = element_bytes(d), keys = rule.key_heads * rule.key_size;
+        Arena arena{buffers.mixer, 0};
+        char* convolved = arena.take<char>(d.num_tokens * convolution.channels * size);
+        call.decays = arena.take<float>(d.num_tokens * rule.heads);
+        call.opened = arena.take<char>(d.num_tokens * rule.heads * size);
+        convolution.scratch =
+            arena.take<char>(d.num_threads * quire_convolution_scratch(&convolution));
+        rule.scratch = arena.take<char>(d.num_threads * quire_delta_rule_scratch(&rule));
+        num_bytes = arena.num_bytes;
+        convolution.pieces = rule.pieces = d.pieces;
+        convolution.num_threads = rule.num_threads = d.num_threads;
+        convolution.is_bf16 = rule.is_bf16 = d.is_bf16;
+        convolution.rows = buffers.qkv;
+        convolution.out = convolved;
+        rule.query = convolved;
+        rule.key = convolved + keys * size;
+        rule.value = convolved + 2 * keys * size;
+        rule.query_stride = rule.key_stride = rule.value_stride = convolution.channels;
+        rule.decay = call.decays;
+        rule.beta = call.opened;
+        rule.decay_stride = rule.beta_stride = rule.heads;
+        rule.out = buffers.attended;
+        call.convolution = &convolution;
+        call.rule = &rule;
+        call.gate = buffers.qkv + layer.gate_at * size;
+        call.betas = buffers.qkv + layer.beta_at * size;
+        call.steps = buffers.qkv + layer.step_at * size;
+        convolution.row_stride = call.gate_stride = call.beta_stride = call.step_stride =
+            layer.qkv.num_rows;
+    }
+    DeltaNet(const DeltaNet&) = delete;  // its calls know each other's places
+};
+
+// The call of a layer's short convolution, with what it needs beside the projections.
+struct ShortConvolution {
+    ConvolutionCall call;
+    char* gated;
+    int64_t num_bytes;
+
+    ShortConvolution(const DecoderCall& d, const DecoderLayer& layer, const Buffers& buffers)
+        : call(*layer.convolution) {
+        const int64_t num_bytes_each = d.num_tokens * call.channels * element_bytes(d);
+        Arena arena{buffers.mixer, 0};
+        gated = arena.take<char>(num_bytes_each);
+        call.out = arena.take<char>(num_bytes_each);
+        call.scratch = arena.take<char>(d.num_threads * quire_convolution_scratch(&call));
+        num_bytes = arena.num_bytes;
+        call.pieces = d.pieces;
+        call.num_threads = d.num_threads;
+        call.is_bf16 = d.is_bf16;
+        call.rows = gated;
+        call.row_stride = call.channels;
+    }
+};
 
 bool needs_as_much(const AttentionCall& a, const AttentionCall& b) {
     return a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_size == b.head_size &&
@@ -51,7 +120,7 @@ bool needs_as_much(const AttentionCall& a, const AttentionCall& b) {
 }
 
 Buffers lay_out(const DecoderCall& d, char* base) {
-    int64_t qkv = 0, attended = 0, gate_up = 0, columns = 0, attention = 0;
+    int64_t qkv = 0, attended = 0, gate_up = 0, columns = 0, mixer = 0;
     const AttentionCall* last = nullptr;
     AttentionCall call;
     for (int64_t i = 0; i < d.num_layers; i++) {
@@ -60,9 +129,12 @@ Buffers lay_out(const DecoderCall& d, char* base) {
         attended = larger(attended, layer.out.num_columns);
         gate_up = larger(gate_up, layer.gate_up.num_rows);
         columns = larger(columns, larger(layer.out.num_columns, layer.down.num_columns));
+        if (layer.delta_net) mixer = larger(mixer, DeltaNet(d, layer, {}).num_bytes);
+        if (layer.convolution) mixer = larger(mixer, ShortConvolution(d, layer, {}).num_bytes);
+        if (!layer.attention) continue;
         AttentionCall next = call_of(d, layer, {});
         if (!last || !needs_as_much(*last, next))
-            attention = larger(attention, quire_attend_scratch(&next));
+            mixer = larger(mixer, quire_attend_scratch(&next));
         call = next;
         last = &call;
     }
@@ -88,7 +160,7 @@ Buffers lay_out(const DecoderCall& d, char* base) {
     out.arranged = arena.take<char>(
         has_exact && d.is_bf16 ? quire_compressed_bf16_scratch(d.num_tokens, columns) : 0);
 #endif
-    out.attention = arena.take<char>(attention);
+    out.mixer = arena.take<char>(mixer);
     out.num_bytes = arena.num_bytes;
     return out;
 }
@@ -134,17 +206,42 @@ struct Run {
         quire_sum(d.is_bf16, d.states, projected, rows, d.hidden_size, d.states, d.num_threads);
     }
 
-    // False: a slot or a block outside of the store.
-    bool attend(const DecoderLayer& layer) const {
+    // From d.states to `attended`. False: a slot, a block or a state outside of the store.
+    bool mix(const DecoderLayer& layer) const {
         const char* x = norm_if_any(d.states, d.num_tokens, layer.before, buffers.normed);
         multiply(x, d.num_tokens, layer.qkv, buffers.qkv);
+        if (layer.convolution) return convolve(layer);
+        if (!layer.delta_net) return attend(layer);
+        const DeltaNet net(d, layer, buffers);
+        return quire_delta_net(&net.call) == 0;
+    }
+
+    bool convolve(const DecoderLayer& layer) const {
+        const ShortConvolution conv(d, layer, buffers);
+        const int64_t channels = conv.call.channels, num_bytes = channels * element_bytes(d);
+        const char *before = buffers.qkv, *behind = before + num_bytes, *rows = behind + num_bytes;
+        quire_product(d.is_bf16, before, layer.qkv.num_rows, rows, layer.qkv.num_rows,
+                      d.num_tokens, channels, conv.gated, d.num_threads);
+        if (quire_convolution(&conv.call)) return false;
+        quire_product(d.is_bf16, behind, layer.qkv.num_rows, conv.call.out, channels, d.num_tokens,
+                      channels, buffers.attended, d.num_threads);
+        return true;
+    }
+
+    bool attend(const DecoderLayer& layer) const {
         AttentionCall call = call_of(d, layer, buffers);
         const RotaryTables& by = d.rotary[layer.rotary];
         quire_rope(d.is_bf16, buffers.qkv, d.num_tokens, layer.qkv.num_rows, layer.query_heads,
-                   call.kv_heads, layer.head_size, by.cos, by.sin, by.rotary_dim,
+                   query_stride(layer), call.kv_heads, layer.head_size, by.cos, by.sin, by.rotary_dim,
                    layer.query.weight, layer.key.weight, layer.query.epsilon, layer.key.epsilon,
                    layer.query.kind, d.num_threads);
-        return quire_attend(&call) == 0;
+        if (quire_attend(&call)) return false;
+        if (layer.is_gated)
+            quire_gate_heads(d.is_bf16, buffers.attended,
+                             buffers.qkv + layer.head_size * element_bytes(d), d.num_tokens,
+                             layer.query_heads, layer.head_size, layer.qkv.num_rows,
+                             query_stride(layer), d.num_threads);
+        return true;
     }
 
     // Moves the rows of `logits_indices` to the front.
@@ -190,7 +287,7 @@ struct Run {
     bool all() const {
         for (int64_t i = 0; i < d.num_layers; i++) {
             const DecoderLayer& layer = d.layers[i];
-            if (!attend(layer)) return false;
+            if (!mix(layer)) return false;
             int64_t rows = d.num_tokens;
             if (i + 1 == d.num_layers) {
                 rows = d.num_logits;

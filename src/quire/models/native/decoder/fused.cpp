@@ -4,7 +4,7 @@
 // computed by itself, so that it is the same alone and in company.
 //
 // bfloat16 only where its linear layers are: see compressed_bf16.cpp.
-#include "decoder/activations.h"
+#include "recurrent/functions.h"
 
 namespace {
 
@@ -110,7 +110,7 @@ template <class Stored>
 struct Rope {
     Stored* x;
     const Stored *cos, *sin;  // [rows, rotary]
-    int64_t stride, query_heads, key_heads, head, rotary;
+    int64_t stride, query_heads, query_stride, key_heads, head, rotary;
     Scale<Stored> query_scale, key_scale;  // null weights: none
 };
 
@@ -148,10 +148,12 @@ template <class Stored>
 void rope_row(const void* argument, int64_t row) {
     const Rope<Stored>& r = *(const Rope<Stored>*)argument;
     alignas(64) float kept[MAX_HEAD + 2 * LANES];
+    Stored* head = r.x + row * r.stride;
     for (int64_t i = 0; i < r.query_heads + r.key_heads; i++) {
-        Stored* head = r.x + row * r.stride + i * r.head;
-        norm_head(r, head, i < r.query_heads ? r.query_scale : r.key_scale, kept);
+        const bool is_query = i < r.query_heads;
+        norm_head(r, head, is_query ? r.query_scale : r.key_scale, kept);
         turn_head(r, r.cos + row * r.rotary, r.sin + row * r.rotary, kept, head);
+        head += is_query ? r.query_stride : r.head;
     }
 }
 
@@ -172,6 +174,42 @@ void gate_row(const void* argument, int64_t row) {
         floats gate = take(gates + at, count), value = take(values + at, count);
         put(out + at, gated<Stored>(g.act, gate, value), count);
     }
+}
+
+template <class Stored>
+struct HeadGates {
+    Stored* x;
+    const Stored* gates;
+    int64_t heads, head, row_stride, head_stride;
+};
+
+template <class Stored>
+void gate_heads_row(const void* argument, int64_t row) {
+    const HeadGates<Stored>& g = *(const HeadGates<Stored>*)argument;
+    Stored* x = g.x + row * g.heads * g.head;
+    const Stored* gates = g.gates + row * g.row_stride;
+    for (int64_t i = 0; i < g.heads; i++, x += g.head, gates += g.head_stride)
+        for (int64_t at = 0; at < g.head; at += LANES) {
+            const int64_t count = g.head - at;
+            const floats open = rounded<Stored>(sigmoid(take(gates + at, count)));
+            put(x + at, take(x + at, count) * open, count);
+        }
+}
+
+template <class Stored>
+struct RowProduct {
+    const Stored *a, *b;
+    Stored* out;
+    int64_t a_stride, b_stride, width;
+};
+
+template <class Stored>
+void product_row(const void* argument, int64_t row) {
+    const RowProduct<Stored>& p = *(const RowProduct<Stored>*)argument;
+    const Stored *a = p.a + row * p.a_stride, *b = p.b + row * p.b_stride;
+    Stored* out = p.out + row * p.width;
+    for (int64_t at = 0; at < p.width; at += LANES)
+        put(out + at, take(a + at, p.width - at) * take(b + at, p.width - at), p.width - at);
 }
 
 template <class Stored>
@@ -214,14 +252,14 @@ extern "C" void quire_norm(bool is_bf16, void* x, const void* added, const void*
 }
 
 extern "C" void quire_rope(bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads,
-                           int64_t key_heads, int64_t head, const void* cos, const void* sin,
+                           int64_t query_stride, int64_t key_heads, int64_t head, const void* cos, const void* sin,
                            int64_t rotary, const void* query_weight, const void* key_weight,
                            double query_epsilon, double key_epsilon, int64_t kind,
                            int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
-        Rope<T> rope = {(T*)x, (const T*)cos, (const T*)sin, stride, query_heads, key_heads,
-                        head, rotary, {(const T*)query_weight, float(query_epsilon), kind},
+        Rope<T> rope = {(T*)x, (const T*)cos, (const T*)sin, stride, query_heads, query_stride,
+                        key_heads, head, rotary, {(const T*)query_weight, float(query_epsilon), kind},
                         {(const T*)key_weight, float(key_epsilon), kind}};
         each_row(rows, (query_heads + key_heads) * head, num_threads, rope_row<T>, &rope);
     });
@@ -233,6 +271,26 @@ extern "C" void quire_gate(bool is_bf16, const void* x, int64_t rows, int64_t wi
         typedef decltype(of) T;
         Gate<T> gate = {(const T*)x, (T*)out, width, act};
         each_row(rows, 2 * width, num_threads, gate_row<T>, &gate);
+    });
+}
+
+extern "C" void quire_gate_heads(bool is_bf16, void* x, const void* gates, int64_t rows,
+                                 int64_t heads, int64_t head, int64_t row_stride,
+                                 int64_t head_stride, int64_t num_threads) {
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        HeadGates<T> gate = {(T*)x, (const T*)gates, heads, head, row_stride, head_stride};
+        each_row(rows, heads * head, num_threads, gate_heads_row<T>, &gate);
+    });
+}
+
+extern "C" void quire_product(bool is_bf16, const void* a, int64_t a_stride, const void* b,
+                              int64_t b_stride, int64_t rows, int64_t width, void* out,
+                              int64_t num_threads) {
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        RowProduct<T> product = {(const T*)a, (const T*)b, (T*)out, a_stride, b_stride, width};
+        each_row(rows, width, num_threads, product_row<T>, &product);
     });
 }
 

@@ -49,6 +49,7 @@ class FusedKernels:
     norm_into: Callable[..., None]
     rope_over: Callable[..., None]
     gate_into: Callable[..., None]
+    gate_heads_of: Callable[..., None]
     sum_into: Callable[..., None]
 
     @property
@@ -86,6 +87,7 @@ class FusedKernels:
             len(x),
             x.shape[-1],
             heads.num_query,
+            heads.head_size,
             heads.num_key,
             heads.head_size,
             cos.data_ptr(),
@@ -118,6 +120,22 @@ class FusedKernels:
         )
         return out
 
+    def gate_heads(self, x: Tensor, gates: Tensor) -> None:
+        """Multiply heads [T, heads, head_size] by the sigmoids of `gates`, whose heads are each
+        contiguous. Computes in place."""
+        num_tokens, num_heads, head_size = x.shape
+        self.gate_heads_of(
+            x.dtype == torch.bfloat16,
+            x.data_ptr(),
+            gates.data_ptr(),
+            num_tokens,
+            num_heads,
+            head_size,
+            gates.stride(0),
+            gates.stride(1),
+            torch.get_num_threads(),
+        )
+
     def sum(self, a: Tensor, b: Tensor) -> Tensor:
         """Return a + b of two tensors of the same shape."""
         out, width = torch.empty_like(a), a.shape[-1]
@@ -141,5 +159,6 @@ def bind_fused(library: Library) -> FusedKernels:
         norm_into="quire_norm",
         rope_over="quire_rope",
         gate_into="quire_gate",
+        gate_heads_of="quire_gate_heads",
         sum_into="quire_sum",
     )

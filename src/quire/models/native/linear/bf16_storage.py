@@ -11,7 +11,6 @@ from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
     check,
-    fill_panels,
     join,
     look_up,
     product,
@@ -35,6 +34,10 @@ class Bf16StorageKernel:
     def num_bits(self) -> int:
         """16: no number is quantised."""
         return 16
+
+    @property
+    def panel_rows(self) -> int:
+        return PANEL_ROWS
 
     @property
     def is_exact(self) -> bool:
@@ -69,12 +72,9 @@ class Bf16StorageKernel:
         )
         return PackedWeight(packed, num_rows, num_columns)
 
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """Join weights of equal K into one of all their rows, of which they become views.
-
-        Returns None if the rows of one but the last do not fill its panels.
-        """
-        return join(weights) if fill_panels(weights, PANEL_ROWS) else None
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight:
+        """Join weights of equal K into one of all their panels, of which they become views."""
+        return join(weights, PANEL_ROWS)
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K], the same numbers as were packed."""

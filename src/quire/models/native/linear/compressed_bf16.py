@@ -11,7 +11,6 @@ from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
     check,
-    fill_panels,
     join,
     look_up,
     product,
@@ -42,6 +41,10 @@ class CompressedBf16Kernel:
     def num_bits(self) -> int:
         """16: no number is quantised."""
         return 16
+
+    @property
+    def panel_rows(self) -> int:
+        return PANEL_ROWS
 
     @property
     def is_exact(self) -> bool:
@@ -76,13 +79,8 @@ class CompressedBf16Kernel:
         lines = packed.view(torch.bfloat16).view(-1, 1, 1, LINE_BYTES // 2)
         return PackedWeight(lines, num_rows, num_columns)
 
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """Join weights of equal K into one of all their rows, of which they become views.
-
-        Returns None if the rows of one but the last do not fill its panels.
-        """
-        if not fill_panels(weights, PANEL_ROWS):
-            return None
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight:
+        """Join weights of equal K into one of all their panels, of which they become views."""
         heads = [
             weight.packed[: _num_panels(weight.num_rows)].view(torch.int64).clone()
             for weight in weights
@@ -91,7 +89,7 @@ class CompressedBf16Kernel:
         for head, weight in zip(heads, weights, strict=True):
             head[..., OFFSET] += start * LINE_BYTES
             start += len(weight.packed)
-        return join(weights, before=[head.view(torch.bfloat16) for head in heads])
+        return join(weights, PANEL_ROWS, before=[head.view(torch.bfloat16) for head in heads])
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K], the same numbers as were packed."""

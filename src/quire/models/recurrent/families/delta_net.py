@@ -1,6 +1,7 @@
 """Gated delta nets (arXiv 2412.06464): a causal convolution of queries, keys and values, the gated
 delta rule over them, and a gated norm of its outputs."""
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -8,12 +9,21 @@ from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
 from quire.models.config import UnsupportedModel
-from quire.models.recurrent.family import RecurrentStep
+from quire.models.recurrent.families.module_parts import side_by_side
+from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights
 
 APART, IN_HEADS, OLMO = "Qwen3_5", "Qwen3Next", "OlmoHybrid"
 """The kinds by how their projections lie: one each of the convolution's rows, gates, betas and
 steps; two whose outputs lie by key heads; and one for each of queries, keys and values too."""
+PROJECTIONS = MappingProxyType(
+    {
+        APART: ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+        IN_HEADS: ("in_proj_qkvz", "in_proj_ba"),
+        OLMO: ("q_proj", "k_proj", "v_proj", "g_proj", "b_proj", "a_proj"),
+    }
+)
+OUTPUTS = MappingProxyType({APART: "out_proj", IN_HEADS: "out_proj", OLMO: "o_proj"})
 CONVOLUTION = "conv1d.weight"
 
 
@@ -47,13 +57,21 @@ class DeltaNet:
             ((channels, width - 1), (heads.num_values, heads.key_size, heads.value_size))
         )
 
+    def projections(self, part: nn.Module) -> tuple[str, ...]:
+        return PROJECTIONS[_kind(part)]
+
+    def core(self, part: nn.Module) -> ModuleCore | None:
+        if _kind(part) == IN_HEADS:
+            return None
+        return ModuleCore(_weights(part), OUTPUTS[_kind(part)])
+
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
         conv_states, matrices = step.states
+        projected = step.project(part, self.projections(part), rows)
         found = step.kernels.gated_delta_net(
-            _projections(part, rows), _weights(part), (conv_states, matrices), step.pieces
+            _inputs(part, projected), _weights(part), (conv_states, matrices), step.pieces
         )
-        last = "o_proj" if _kind(part) == OLMO else "out_proj"
-        out: Tensor = part.get_submodule(last)(found.flatten(-2))
+        out: Tensor = part.get_submodule(OUTPUTS[_kind(part)])(found.flatten(-2))
         return out
 
 
@@ -67,22 +85,13 @@ def _heads(part: nn.Module) -> HeadShape:
     return HeadShape(*(int(getattr(part, name)) for name in names))
 
 
-def _projections(part: nn.Module, rows: Tensor) -> DeltaNetInputs:
-    def project(name: str) -> Tensor:
-        out: Tensor = part.get_submodule(name)(rows)
-        return out
-
-    heads, kind = _heads(part), _kind(part)
-    by_head = (-1, heads.num_values, heads.value_size)
-    if kind == OLMO:
-        mixed = torch.cat([project(name) for name in ("q_proj", "k_proj", "v_proj")], dim=-1)
-        gate = project("g_proj").view(by_head)
-        return DeltaNetInputs(mixed, gate, project("b_proj"), project("a_proj"))
-    if kind == APART:
-        gate = project("in_proj_z").view(by_head)
-        mixed = project("in_proj_qkv")
-        return DeltaNetInputs(mixed, gate, project("in_proj_b"), project("in_proj_a"))
-    return _by_key_heads(heads, project("in_proj_qkvz"), project("in_proj_ba"))
+def _inputs(part: nn.Module, projected: tuple[Tensor, ...]) -> DeltaNetInputs:
+    heads = _heads(part)
+    if _kind(part) == IN_HEADS:
+        return _by_key_heads(heads, *projected)
+    *mixing, gate, beta, step = projected
+    gate = gate.view(-1, heads.num_values, heads.value_size)
+    return DeltaNetInputs(side_by_side(mixing), gate, beta, step)
 
 
 def _by_key_heads(heads: HeadShape, wide: Tensor, narrow: Tensor) -> DeltaNetInputs:

@@ -13,11 +13,14 @@ from quire.models.recurrent.families.module_parts import (
     conv_weights,
     count,
     refuse_other_activation,
+    side_by_side,
 )
-from quire.models.recurrent.family import RecurrentStep
+from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.steady import steady
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "b_proj", "forget_gate.f_a_proj", "g_a_proj")
+NUM_MIXED = 3
+"""The projections that begin PROJECTIONS and go through the convolution."""
 LINEAR = 20.0
 """The number above which softplus is its argument, as transformers has it."""
 
@@ -31,23 +34,30 @@ class KimiFamily:
         refuse_other_activation(part)
         num_heads, head_size = _heads(part)
         tail = count(part, "conv_kernel_size") - 1
-        num_channels = len(PROJECTIONS) * num_heads * head_size
+        num_channels = NUM_MIXED * num_heads * head_size
         return StateSpec(((num_channels, tail), (num_heads, head_size, head_size)))
+
+    def projections(self, part: nn.Module) -> tuple[str, ...]:
+        return PROJECTIONS
+
+    def core(self, part: nn.Module) -> ModuleCore | None:
+        return None
 
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
         conv_states, matrices = step.states
         heads = _heads(part)
-        mixed = torch.cat([part.get_submodule(name)(rows) for name in PROJECTIONS], dim=-1)
+        *mixing, beta, low_decay, low_gate = step.project(part, PROJECTIONS, rows)
+        mixed = side_by_side(mixing)
         mixed = step.kernels.causal_conv(
             mixed, *conv_weights(part), conv_states, step.pieces, is_activated=True
         )
-        query, key, value = (each.view(-1, *heads) for each in mixed.chunk(3, dim=-1))
-        decay = _decay(part.get_submodule("forget_gate"), rows).view(-1, *heads)
-        beta = steady(torch.sigmoid, part.get_submodule("b_proj")(rows))
+        query, key, value = (each.view(-1, *heads) for each in mixed.chunk(NUM_MIXED, dim=-1))
+        decay = _decay(part.get_submodule("forget_gate"), low_decay).view(-1, *heads)
+        beta = steady(torch.sigmoid, beta)
         outputs = step.kernels.gated_delta_rule(
             query, key, value, decay, beta, matrices, step.pieces
         )
-        gate = part.get_submodule("g_b_proj")(part.get_submodule("g_a_proj")(rows))
+        gate = part.get_submodule("g_b_proj")(low_gate)
         gated = _gated(part.get_submodule("o_norm"), outputs, gate.view(-1, *heads))
         projected: Tensor = part.get_submodule("o_proj")(gated.flatten(-2))
         return projected
@@ -58,9 +68,8 @@ def _heads(part: nn.Module) -> tuple[int, int]:
     return count(part, "num_heads"), count(part, "head_dim")
 
 
-def _decay(forget_gate: nn.Module, rows: Tensor) -> Tensor:
+def _decay(forget_gate: nn.Module, low: Tensor) -> Tensor:
     """Return the logarithm of each channel's decay [T, num_heads * head_size], in float32."""
-    low: Tensor = forget_gate.get_submodule("f_a_proj")(rows)
     steps: Tensor = forget_gate.get_submodule("f_b_proj")(low)
     rates = forget_gate.get_parameter("A_log").float().exp().flatten()
     sizes = steady(_softplus, steps.float() + forget_gate.get_parameter("dt_bias").float())

@@ -15,12 +15,13 @@ from quire.models.recurrent.families.module_parts import (
     count,
     refuse_other_activation,
 )
-from quire.models.recurrent.family import RecurrentStep
+from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.steady import steady
 
 MANY = 16
 """The number of rows from which on torch sums the products of each in the same order."""
+PROJECTIONS = ("in_proj",)
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
@@ -35,9 +36,15 @@ class MambaFamily:
         tail = count(part, "conv_kernel_size") - 1
         return StateSpec(((num_channels, tail), (num_channels, count(part, "ssm_state_size"))))
 
+    def projections(self, part: nn.Module) -> tuple[str, ...]:
+        return PROJECTIONS
+
+    def core(self, part: nn.Module) -> ModuleCore | None:
+        return None
+
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
         conv_states, matrices = step.states
-        projected: Tensor = part.get_submodule("in_proj")(rows)
+        (projected,) = step.project(part, PROJECTIONS, rows)
         values, gate = projected.chunk(2, dim=-1)
         values = step.kernels.causal_conv(
             values, *conv_weights(part), conv_states, step.pieces, is_activated=True

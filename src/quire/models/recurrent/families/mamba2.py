@@ -19,7 +19,7 @@ from quire.models.recurrent.families.module_parts import (
     refusal,
     refuse_other_activation,
 )
-from quire.models.recurrent.family import RecurrentStep
+from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.kernels import ScanInputs
 from quire.models.recurrent.steady import steady
 
@@ -72,6 +72,12 @@ class Mamba2Family:
             )
         matrices = (shape.num_heads, shape.head_size, shape.state_size)
         return StateSpec(((shape.num_channels, shape.kernel_size - 1), matrices))
+
+    def projections(self, part: nn.Module) -> tuple[str, ...]:
+        return ()  # some scale their input before
+
+    def core(self, part: nn.Module) -> ModuleCore | None:
+        return None
 
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
         shape = _shape(part)

@@ -1,5 +1,8 @@
 """Typed access to the attributes of transformers' modules."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 
 from quire.models.config import UnsupportedModel
@@ -20,6 +23,21 @@ def conv_weights(part: nn.Module) -> tuple[Tensor, Tensor | None]:
     conv = part.get_submodule("conv1d")
     bias: object = getattr(conv, "bias", None)
     return conv.get_parameter("weight").squeeze(1), bias if isinstance(bias, Tensor) else None
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Return rows [T, widths of all] of `parts` [T, width]: a view where they lie so in memory, as
+    the outputs of a joined product do."""
+    first, place = parts[0], parts[0].storage_offset()
+    storage = first.untyped_storage().data_ptr()
+    for each in parts:
+        if (each.stride(), each.storage_offset()) != ((first.stride(0), 1), place):
+            return torch.cat(list(parts), dim=-1)
+        if each.untyped_storage().data_ptr() != storage:
+            return torch.cat(list(parts), dim=-1)
+        place += each.shape[1]
+    width = place - first.storage_offset()
+    return first.as_strided((len(first), width), first.stride())
 
 
 def refuse_other_activation(part: nn.Module) -> None:

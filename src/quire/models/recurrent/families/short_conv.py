@@ -4,7 +4,11 @@ channel, and one behind it."""
 from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
-from quire.models.recurrent.family import RecurrentStep
+from quire.models.recurrent.family import ModuleCore, RecurrentStep
+from quire.models.recurrent.kernels import ShortConvWeights
+
+PROJECTIONS = ("in_proj",)
+OUTPUT = "out_proj"
 
 
 class ShortConv:
@@ -16,17 +20,25 @@ class ShortConv:
         channels, _, width = part.get_parameter("conv.weight").shape
         return StateSpec(((channels, width - 1),))
 
+    def projections(self, part: nn.Module) -> tuple[str, ...]:
+        return PROJECTIONS
+
+    def core(self, part: nn.Module) -> ModuleCore | None:
+        return ModuleCore(_weights(part), OUTPUT)
+
     def compute(self, part: nn.Module, rows: Tensor, step: RecurrentStep) -> Tensor:
-        before, behind, inner = part.get_submodule("in_proj")(rows).chunk(3, dim=-1)
-        conv = part.get_submodule("conv")
-        bias = conv.bias
+        (projected,) = step.project(part, PROJECTIONS, rows)
+        before, behind, inner = projected.chunk(3, dim=-1)
         mixed = step.kernels.causal_conv(
-            before * inner,
-            conv.get_parameter("weight").squeeze(1),
-            bias if isinstance(bias, Tensor) else None,
-            step.states[0],
-            step.pieces,
-            is_activated=False,
+            before * inner, *_weights(part), step.states[0], step.pieces, is_activated=False
         )
-        out: Tensor = part.get_submodule("out_proj")(behind * mixed)
+        out: Tensor = part.get_submodule(OUTPUT)(behind * mixed)
         return out
+
+
+def _weights(part: nn.Module) -> ShortConvWeights:
+    conv = part.get_submodule("conv")
+    bias = conv.bias
+    return ShortConvWeights(
+        conv.get_parameter("weight").squeeze(1), bias if isinstance(bias, Tensor) else None
+    )

@@ -49,6 +49,11 @@ class GroupedKernel:
         return IN_GROUPS
 
     @property
+    def panel_rows(self) -> int:
+        """1: a joined weight has the rows of its parts alone."""
+        return 1
+
+    @property
     def is_exact(self) -> bool:
         return True
 
@@ -107,7 +112,7 @@ class GroupedKernel:
             panel += len(shard.numbers) // PANEL_ROWS
         return PackedWeight(packed, num_rows, num_columns)
 
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight:
         """Join weights of equal K into one of all their rows, of which they become views.
 
         Those of equal forms are one weight if the rows of each but the last fill its panels; others

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.models.native.library import Library
-from quire.models.native.packed_weight import PackedWeight, fill_panels, join
+from quire.models.native.packed_weight import PackedWeight, join
 from quire.models.weights.weight_kernel import WeightOutline
 
 PANEL_ROWS = 16
@@ -38,6 +38,10 @@ class W8A8Kernel:
     @property
     def num_bits(self) -> int:
         return 8
+
+    @property
+    def panel_rows(self) -> int:
+        return PANEL_ROWS
 
     @property
     def is_exact(self) -> bool:
@@ -102,13 +106,11 @@ class W8A8Kernel:
         )
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """Join weights of equal K into one of all their rows, of which they become views.
+        """Join weights of equal K into one of all their panels, of which they become views.
 
-        Returns None if the rows of one but the last do not fill its panels, or if their outliers
-        are not the same.
+        Returns None if their outliers are not the same.
         """
-        is_whole = fill_panels(weights, PANEL_ROWS)
-        return join(weights) if is_whole and _have_same_outliers(weights) else None
+        return join(weights, PANEL_ROWS) if _have_same_outliers(weights) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """Return W [N, K] to within half a step, a 127th of the largest number in its row."""
