@@ -32,13 +32,15 @@ class StateTable:
     output. `pending` ones are written by steps whose results have not come; their state is the null
     state where there was none for a snapshot. `last_output` is the digest under which the newest
     snapshot of its output is found; the last place for one is after `num_output_blocks`.
-    `num_saved` are the tokens before the last snapshot that was found or planned.
+    `num_saved` are the tokens before the last snapshot that was found or planned. K and V of
+    `num_kv_found` tokens were found at its admission.
     """
 
     live: int
     current: int = NULL_STATE
     position: int = 0
     num_known: int = 0
+    num_kv_found: int = 0
     num_saved: int = 0
     wanted: list[SnapshotPlace] = field(default_factory=list)
     pending: list[PendingState] = field(default_factory=list)
