@@ -34,6 +34,7 @@ from bench.snapshot_records import SERVED_FOLDER, SnapshotRecord, SnapshotRow, s
 from bench.snapshot_traces import agents, documents, tenants
 from bench.snapshots import NUM_RUNNING, REPOSITORY, StateShape, is_named
 from bench.trace_clients import Asked
+from quire.engine.startup.state_plan import PER_REQUEST
 from quire.workbench.bench.exchange import ServerAddress
 
 SCALE = 8
@@ -41,25 +42,29 @@ KV_SHARE = 0.5
 NUM_CONVERSATIONS = 250
 """The conversations of Mooncake's trace that are sent."""
 VOCAB_SIZE = 2048
-NUM_LAYERS, HEAD_DIM, NUM_HEADS = 4, 32, 4
-CHANNELS = (2 + 2 + NUM_HEADS) * HEAD_DIM
+NUM_LAYERS, HEAD_DIM, NUM_HEADS, NUM_TAPS = 4, 32, 4, 3
+CHANNELS = (1 + 1 + NUM_HEADS) * HEAD_DIM
 TINY = StateShape(
     "tiny Qwen3.5",
     token_bytes=2 * HEAD_DIM * 4,
-    state_bytes=(NUM_LAYERS - 1) * 4 * (NUM_HEADS * HEAD_DIM**2 + 3 * CHANNELS),
+    state_bytes=(NUM_LAYERS - 1) * 4 * (NUM_HEADS * HEAD_DIM**2 + (NUM_TAPS - 1) * CHANNELS),
 )
 """One head of K and V in one layer, and a delta net in each of the others, in float32: a state has
-the bytes of K and V of 228 tokens."""
+the bytes of K and V of 210 tokens, which stand for 1,680. One of Qwen3.5-0.8B has those
+of 1,644."""
 START_TIMEOUT_S = 120.0
+ONE_EACH = "planned, one state a request"
 POLICIES: Mapping[str, tuple[str, ...]] = {
     "planned": (),
+    ONE_EACH: (),
     "every 1,024 tokens": (
         *("--state-snapshot-interval", str(1024 // SCALE)),
         *("--disable-optimizations", "planned-snapshots,last-snapshots"),
     ),
     "last state alone": ("--disable-optimizations", "planned-snapshots"),
 }
-"""The options of each policy."""
+"""The options of each policy. A running request has its own state and the snapshot of its output,
+as by default, and in one case its own alone."""
 
 
 def write_model(folder: Path, max_length: int, *, is_recurrent: bool) -> None:
@@ -75,10 +80,11 @@ def write_model(folder: Path, max_length: int, *, is_recurrent: bool) -> None:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=HEAD_DIM,
-        linear_num_key_heads=2,
+        linear_num_key_heads=1,
         linear_num_value_heads=NUM_HEADS,
         linear_key_head_dim=HEAD_DIM,
         linear_value_head_dim=HEAD_DIM,
+        linear_conv_kernel_dim=NUM_TAPS,
         max_position_embeddings=max_length,
         rope_parameters={
             "rope_type": "default",
@@ -119,7 +125,6 @@ def row_of(script: Script, scratch: Path) -> SnapshotRow:
         *("--max-num-seqs", str(NUM_RUNNING), "--max-model-len", str(longest)),
         *("--dtype", "float32", "--num-threads", "1"),
     )
-    states = ("--num-recurrent-states", str(1 + NUM_RUNNING + num_snapshots))
     folders = {True: scratch / "recurrent", False: scratch / "attention"}
     for is_recurrent, folder in folders.items():
         write_model(folder, longest, is_recurrent=is_recurrent)
@@ -143,10 +148,16 @@ def row_of(script: Script, scratch: Path) -> SnapshotRow:
         num_snapshots,
         found("attention alone", folders[False], ()),
         {
-            name: found(name, folders[True], (*states, *options))
+            name: found(name, folders[True], (*num_states(name, num_snapshots), *options))
             for name, options in POLICIES.items()
         },
     )
+
+
+def num_states(policy: str, num_snapshots: int) -> tuple[str, str]:
+    """Return the option for the states of running requests, the snapshots and the null state."""
+    per_request = 1 if policy == ONE_EACH else PER_REQUEST
+    return "--num-recurrent-states", str(1 + per_request * NUM_RUNNING + num_snapshots)
 
 
 def share_of(figures: FoundTokens) -> float:
