@@ -1,7 +1,4 @@
-"""Records of snapshots in traces, and the tables made of them.
-
-python -m bench.snapshot_records
-"""
+"""Records of snapshots in traces, and the tables made of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,8 +71,3 @@ def snapshot_table(rows: Sequence[SnapshotRow]) -> str:
 
 def _share(found: float, attention: float) -> str:
     return f"{found / attention:.3f}" if attention else "-"
-
-
-if __name__ == "__main__":
-    for folder in (FOLDER, SERVED_FOLDER):
-        print(f"{snapshot_table(newest_rows(folder))}\n")

@@ -8,6 +8,7 @@ import pytest
 from bench.script_clients import play_script
 from bench.scripts import (
     Message,
+    Part,
     Said,
     Script,
     ScriptedTurn,
@@ -46,9 +47,9 @@ def small_scripts(draw: st.DrawFn) -> Script:
         conversation = draw(st.integers(0, 2))
         earlier = [each for each in turns if each.conversation == conversation]
         said = [Said(each.number, draw(st.integers(0, 9))) for each in earlier]
-        messages = [Message(content, content + 1) for content in range(5)]
-        chosen = draw(st.lists(st.sampled_from([*said, *messages]), max_size=4))
-        parts = (Message(100 + number, 2), *chosen)
+        known: list[Part] = [*said, *(Message(content, content + 1) for content in range(5))]
+        chosen = draw(st.lists(st.sampled_from(known), max_size=4))
+        parts: tuple[Part, ...] = (Message(100 + number, 2), *chosen)
         turns.append(ScriptedTurn(number, conversation, parts, draw(st.integers(1, 6))))
     return Script("small", turns)
 

@@ -33,20 +33,20 @@ class StateTable:
     state where there was none for a snapshot. `last_output` is the digest under which the newest
     snapshot of its output is found; the last place for one is after `num_output_blocks`.
     `num_saved` are the tokens before the last snapshot that was found or planned. K and V of
-    `num_kv_found` tokens were found at its admission.
+    `num_kv_found` tokens were found at its admission, which is asked for right after it alone.
     """
 
     live: int
     current: int = NULL_STATE
     position: int = 0
     num_known: int = 0
-    num_kv_found: int = 0
     num_saved: int = 0
     wanted: list[SnapshotPlace] = field(default_factory=list)
     pending: list[PendingState] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     last_output: bytes | None = None
     num_output_blocks: int = 0
+    num_kv_found: int = 0
 
     def held(self) -> list[int]:
         """Return the states that it holds, each as often as it does."""
