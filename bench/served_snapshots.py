@@ -13,6 +13,7 @@ snapshots have a tenth of its bytes.
 import argparse
 import json
 import shlex
+import signal
 import sys
 import tempfile
 import urllib.request
@@ -23,6 +24,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from bench.compare import end_on_sigterm
 from bench.machine import read_commit, without_folders
 from bench.make_models import copy_bundled_tokenizer
 from bench.peers import QUIRE
@@ -184,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--record", action="store_true", help="keep it in bench/records")
     words = sys.argv[1:] if argv is None else list(argv)
     flags = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, end_on_sigterm)
     chosen = [each for each in scripts(flags.data) if is_named(each, flags.only)]
     if not chosen:
         parser.error(f"--only {flags.only} names no trace")
