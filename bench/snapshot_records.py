@@ -1,4 +1,4 @@
-"""Records of snapshots in multi-turn traces, and the table made of them."""
+"""Records of snapshots in traces, and the tables made of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from bench.markdown import table
 from bench.record_files import save_record
 
 FOLDER = Path(__file__).parent / "records" / "snapshots"
+SERVED_FOLDER = Path(__file__).parent / "records" / "served_snapshots"
 
 
 class SnapshotRow(msgspec.Struct, frozen=True):
@@ -38,19 +39,22 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
         return save_record(self, folder, self.date)
 
 
-def newest_snapshots(folder: Path = FOLDER) -> SnapshotRecord:
-    """Return the newest record. Raises ValueError where there is none."""
-    newest = max(folder.glob("*.json"), key=lambda path: path.name)
-    return msgspec.json.decode(newest.read_bytes(), type=SnapshotRecord)
+def newest_rows(folder: Path = FOLDER) -> list[SnapshotRow]:
+    """Return the newest row of each trace, share and model, in the order of their first records."""
+    found: dict[tuple[str, float, str], SnapshotRow] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = msgspec.json.decode(path.read_bytes(), type=SnapshotRecord)
+        found |= {(each.trace, each.kv_share, each.model): each for each in record.rows}
+    return list(found.values())
 
 
-def snapshot_table(record: SnapshotRecord) -> str:
+def snapshot_table(rows: Sequence[SnapshotRow]) -> str:
     """Return the shares as Markdown: those of each policy beside the share of attention alone."""
-    names = list(record.rows[0].found)
-    rows: list[Sequence[str]] = [
+    names = list(rows[0].found)
+    cells: list[Sequence[str]] = [
         ("trace", "KV, tokens", "of all", "states of", "snapshots", "attention alone", *names)
     ]
-    rows += [
+    cells += [
         (
             row.trace,
             f"{row.num_tokens:,}",
@@ -60,9 +64,9 @@ def snapshot_table(record: SnapshotRecord) -> str:
             f"{row.attention:.1%}",
             *(_share(found, row.attention) for found in row.found.values()),
         )
-        for row in record.rows
+        for row in rows
     ]
-    return table(rows)
+    return table(cells)
 
 
 def _share(found: float, attention: float) -> str:

@@ -1,8 +1,8 @@
 """Compares where snapshots of states are taken, by the tokens of prompts that are found.
 
-    python -m bench.snapshots --data DATA --record
+    python -m bench.snapshots --data DATA --record [--only NAME ...]
 
-Requests of multi-turn traces go through the real cache one after another, without a scheduler and
+Requests that share beginnings go through the real cache one after another, without a scheduler and
 in virtual time, eight at once: a prompt is computed when it is admitted, its output when another
 request needs the place or its conversation goes on. Snapshots have a tenth of the memory of K and
 V, and those who run have a state each beside them. The cache of an attention-only model of the same
@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.machine import read_commit, without_folders
+from bench.mooncake_trace import SCALE
 from bench.records import DATE_FORMAT
+from bench.scripts import BLOCK_SIZE, Script, Turn, TurnTrace, mooncake, resolved
 from bench.snapshot_records import SnapshotRecord, SnapshotRow, snapshot_table
-from bench.snapshot_traces import BLOCK_SIZE, Turn, TurnTrace, mooncake, tenants
+from bench.snapshot_traces import held_out, tenants
 from quire.cache.admission import BlocksMissing
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
@@ -156,12 +158,19 @@ def rows_of(trace: TurnTrace) -> Iterator[SnapshotRow]:
             yield row
 
 
-def traces(data: Path, num_requests: int) -> Iterator[TurnTrace]:
-    """Yield the traces to compare on."""
+def scripts(data: Path, num_requests: int) -> Iterator[Script]:
+    """Yield what to compare on. A block of Mooncake's stands for one of the cache."""
     yield tenants("20 tenants", keeps_reasoning=True)
     yield tenants("20 tenants, no reasoning", keeps_reasoning=False)
     for name in ("conversation", "synthetic"):
-        yield mooncake(f"Mooncake {name}", data / f"mooncake_{name}_trace.jsonl", num_requests)
+        path = data / f"mooncake_{name}_trace.jsonl"
+        yield mooncake(f"Mooncake {name}", path, num_requests).shortened(SCALE)
+    yield from held_out()
+
+
+def is_named(script: Script, only: Sequence[str] | None) -> bool:
+    """Return whether a script is among the names of `--only`."""
+    return only is None or script.name in only
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -169,18 +178,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.snapshots", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of Mooncake's traces")
     parser.add_argument("--requests", type=int, default=1 << 30, help="of a trace [all]")
+    parser.add_argument("--only", action="append", help="the name of a trace; repeat it [all]")
     parser.add_argument("--record", action="store_true", help="keep it in bench/records/snapshots")
     words = sys.argv[1:] if argv is None else list(argv)
     flags = parser.parse_args(words)
+    chosen = [each for each in scripts(flags.data, flags.requests) if is_named(each, flags.only)]
+    if not chosen:
+        parser.error(f"--only {flags.only} names no trace")
     record = SnapshotRecord(
         datetime.now(UTC).strftime(DATE_FORMAT),
         read_commit(REPOSITORY),
         without_folders(shlex.join(("python", "-m", "bench.snapshots", *words))),
-        tuple(row for trace in traces(flags.data, flags.requests) for row in rows_of(trace)),
+        tuple(row for script in chosen for row in rows_of(resolved(script))),
     )
     if flags.record:
         print(record.save())
-    print(snapshot_table(record))
+    print(snapshot_table(record.rows))
 
 
 if __name__ == "__main__":

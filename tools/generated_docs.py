@@ -14,7 +14,7 @@ from bench.real_quality import load_all as load_qualities
 from bench.real_quality import quality_table
 from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
-from bench.snapshot_records import newest_snapshots, snapshot_table
+from bench.snapshot_records import SERVED_FOLDER, newest_rows, snapshot_table
 from tests.models.families import REAL_WEIGHTS, SERVED
 from tests.models.refused_families import REFUSED
 
@@ -121,8 +121,13 @@ def recorded_schemas() -> str:
 
 
 def recorded_snapshots() -> str:
-    """Return what the policies of snapshots find, by the newest record."""
-    return snapshot_table(newest_snapshots())
+    """Return what the policies of snapshots find in the cache alone, by the newest records."""
+    return snapshot_table(newest_rows())
+
+
+def recorded_served_snapshots() -> str:
+    """Return what the policies of snapshots find through a server, by the newest records."""
+    return snapshot_table(newest_rows(SERVED_FOLDER))
 
 
 def recorded_lists() -> str:
@@ -164,6 +169,7 @@ TABLES = (
     Table("refused", "docs/models.md", refused_table),
     Table("json-lists", "docs/schemas.md", recorded_lists),
     Table("snapshots", "docs/prefix-cache.md", recorded_snapshots),
+    Table("served snapshots", "docs/prefix-cache.md", recorded_served_snapshots),
     Table("quality", "docs/models.md", recorded_qualities),
     Table("real-weights", "README.md", recorded_on_real_weights),
     Table("acceptance", "docs/gpu.md", acceptance_table),

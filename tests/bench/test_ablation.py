@@ -29,6 +29,8 @@ def test_every_optimisation_can_be_measured_where_a_cpu_has_it() -> None:
         Optimization.AVX2,  # a CPU without AVX2 is not one to serve on
         Optimization.FORCED_TOKENS,  # the workloads have no grammars: bench.structured measures it
         Optimization.GROUPED_WEIGHTS,  # no model of the workloads is stored in groups
+        Optimization.PLANNED_SNAPSHOTS,  # no prompts share beginnings: bench.served_snapshots
+        Optimization.LAST_SNAPSHOTS,  # measures both
     }
     assert {name for name in Optimization if name not in ABLATIONS} == not_here
     skipped = {name for name, each in ABLATIONS.items() if each.why_not(AMD) is not None}

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import msgspec
-from bench.snapshot_records import SnapshotRecord, SnapshotRow, snapshot_table
-from bench.snapshot_traces import OPENING, Turn, TurnTrace, tenants
+from bench.scripts import Turn, TurnTrace, resolved
+from bench.snapshot_records import SnapshotRecord, SnapshotRow, newest_rows, snapshot_table
+from bench.snapshot_traces import OPENING, tenants
 from bench.snapshots import found_share, policies
+from msgspec.structs import replace
 
 from quire.cache.config import CacheConfig
 
@@ -15,8 +17,8 @@ RECORD = SnapshotRecord("2026-01-02 03:04 UTC", "abc", "python -m ...", (ROW,))
 
 def test_a_turn_begins_with_all_that_was_said() -> None:
     for keeps_reasoning in (True, False):
-        turns = tenants("x", keeps_reasoning=keeps_reasoning).turns
-        assert turns == tenants("x", keeps_reasoning=keeps_reasoning).turns
+        turns = resolved(tenants("x", keeps_reasoning=keeps_reasoning)).turns
+        assert turns == resolved(tenants("x", keeps_reasoning=keeps_reasoning)).turns
         mine = [turn for turn in turns if turn.conversation == 0]
         assert len(mine) == 10
         for before, after in zip(mine, mine[1:], strict=False):
@@ -29,7 +31,7 @@ def test_a_turn_begins_with_all_that_was_said() -> None:
 
 def test_conversations_of_a_tenant_share_its_system_prompt() -> None:
     firsts: dict[int, Turn] = {}
-    for turn in tenants("x", keeps_reasoning=True).turns:
+    for turn in resolved(tenants("x", keeps_reasoning=True)).turns:
         firsts.setdefault(turn.conversation, turn)
     same = [firsts[0].prompt[i] == firsts[1].prompt[i] for i in range(1500)]
     assert all(same) and firsts[0].prompt[0] != firsts[3].prompt[0]
@@ -55,7 +57,15 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert msgspec.json.decode(path.read_bytes(), type=SnapshotRecord) == RECORD
 
 
+def test_the_newest_row_of_each_trace_is_shown(tmp_path: Path) -> None:
+    newer = replace(ROW, attention=0.9)
+    other = replace(ROW, trace="another")
+    RECORD.save(tmp_path)
+    replace(RECORD, date="2026-01-03 03:04 UTC", rows=(other, newer)).save(tmp_path)
+    assert newest_rows(tmp_path) == [newer, other]
+
+
 def test_the_table_shows_shares_of_attention_alone() -> None:
-    last = snapshot_table(RECORD).splitlines()[-1]
+    last = snapshot_table(RECORD.rows).splitlines()[-1]
     cells = [cell.strip() for cell in last.split("|")[1:-1]]
     assert cells == ["20 tenants", "1,600", "50%", "a model", "3", "80.0%", "0.950", "0.500"]

@@ -359,9 +359,9 @@ class KVCache:
         if not self._is_caching:
             return None
         if self._states is not None and (len(token_ids) - 1) // self._block_size > 0:
-            found = self._find(table, token_ids, use_cache=True, use_host=True)
-            if found.num_kv_tokens > num_found:
-                return PrefixMiss(MissKind.STATE, found.num_kv_tokens)
+            num_kv_tokens = self._num_kv_found(table, token_ids)
+            if num_kv_tokens > num_found:
+                return PrefixMiss(MissKind.STATE, num_kv_tokens)
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
@@ -433,6 +433,13 @@ class KVCache:
                 return found._replace(state=state, num_kv_tokens=num_kv_tokens)
             found = self._finder.prefix(chain, state.num_blocks, use_host=use_host)
         return self._finder.nothing()._replace(num_kv_tokens=num_kv_tokens)
+
+    def _num_kv_found(self, table: BlockTable, token_ids: Sequence[int]) -> int:
+        """Return the tokens whose K and V were found at the admission of this table, or would be
+        found now."""
+        if table.states is not None:
+            return table.states.num_kv_found
+        return self._find(table, token_ids, use_cache=True, use_host=True).num_kv_tokens
 
     def _is_reachable(self, content: Content) -> bool:
         """Return whether the K and V of a block are found in all groups."""

@@ -25,6 +25,8 @@ class Optimization(StrEnum):
     HUGE_PAGES: that region and the KV cache on huge pages.
     NATIVE_SAMPLER: sampling in C++, on GPUs by one kernel in Triton; torch's without it.
     FORCED_TOKENS: tokens that a grammar forces are computed together; one a step without it.
+    PLANNED_SNAPSHOTS: snapshots of states where prompts part and before their ends.
+    LAST_SNAPSHOTS: snapshots of states at the ends of prompts and outputs.
     """
 
     AVX2 = "avx2"
@@ -40,6 +42,8 @@ class Optimization(StrEnum):
     HUGE_PAGES = "huge-pages"
     NATIVE_SAMPLER = "native-sampler"
     FORCED_TOKENS = "forced-tokens"
+    PLANNED_SNAPSHOTS = "planned-snapshots"
+    LAST_SNAPSHOTS = "last-snapshots"
 
 
 Disabled: TypeAlias = Collection[Optimization]

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.sizing import TooLittleMemory
-from quire.engine.config import MemoryConfig
-from quire.engine.startup.state_plan import LEAST_STATES, StateDemand, check_states
+from quire.cache.states.policy import SnapshotKind, SnapshotPlace, SnapshotPolicy
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig
+from quire.engine.startup.state_plan import (
+    LEAST_STATES,
+    StateDemand,
+    check_states,
+    snapshot_policy,
+)
+from quire.models.optimizations import Optimization
 
 
 @given(
@@ -41,3 +48,23 @@ def test_a_disk_that_keeps_no_states_is_refused() -> None:
     check_states(MemoryConfig())
     with pytest.raises(ValueError, match="--prefix-cache-dir keeps keys and values"):
         check_states(MemoryConfig(prefix_cache_dir="x", prefix_cache_bytes=1 << 20))
+
+
+def test_snapshots_are_left_out_where_they_are_disabled() -> None:
+    def policy(*disabled: Optimization) -> SnapshotPolicy:
+        memory = MemoryConfig(state_snapshot_interval=64)
+        return snapshot_policy(
+            EngineConfig(ModelConfig("m", disable_optimizations=disabled), memory)
+        )
+
+    planned, last = Optimization.PLANNED_SNAPSHOTS, Optimization.LAST_SNAPSHOTS
+    ends = {place.end for place in policy(planned).wanted(1000, 0, 336, block_size=16)}
+    others = {place.end for place in policy(last).wanted(1000, 0, 336, block_size=16)}
+    interval = {*range(64, 1000, 64)}
+    assert policy(planned, last).wanted(1000, 0, 336, block_size=16) == [
+        SnapshotPlace(end, SnapshotKind.INTERVAL) for end in sorted(interval)
+    ]
+    assert ends == {*interval, 992} and others - ends >= {336, 976, 928, 864}
+    everything = {place.end for place in policy().wanted(1000, 0, 336, block_size=16)}
+    assert everything == ends | others and 992 not in others
+    assert policy().outputs and policy(planned).outputs and not policy(last).outputs

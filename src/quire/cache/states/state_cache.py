@@ -79,7 +79,7 @@ class StateCache:
             if found is not None:
                 self._pool.release(found.state_id)
             return False
-        states = StateTable(live, num_known=num_tokens)
+        states = StateTable(live, num_known=num_tokens, num_kv_found=num_kv_found)
         if found is not None:
             self._pool.note_hit(found.state_id)
             states.current = found.state_id

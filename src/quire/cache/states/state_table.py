@@ -32,7 +32,8 @@ class StateTable:
     output. `pending` ones are written by steps whose results have not come; their state is the null
     state where there was none for a snapshot. `last_output` is the digest under which the newest
     snapshot of its output is found; the last place for one is after `num_output_blocks`.
-    `num_saved` are the tokens before the last snapshot that was found or planned.
+    `num_saved` are the tokens before the last snapshot that was found or planned. K and V of
+    `num_kv_found` tokens were found at its admission, which is asked for right after it alone.
     """
 
     live: int
@@ -45,6 +46,7 @@ class StateTable:
     kept: list[KeptState] = field(default_factory=list)
     last_output: bytes | None = None
     num_output_blocks: int = 0
+    num_kv_found: int = 0
 
     def held(self) -> list[int]:
         """Return the states that it holds, each as often as it does."""

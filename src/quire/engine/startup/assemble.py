@@ -7,7 +7,6 @@ from collections.abc import Callable
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.layout import Layout
-from quire.cache.states.policy import SnapshotPolicy
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.engine import Engine, EngineExtras
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
@@ -17,6 +16,7 @@ from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.startup.disk import build_disk_cache, open_disk
 from quire.engine.startup.recording import build_scheduler
+from quire.engine.startup.state_plan import snapshot_policy
 from quire.engine.tracing import open_tracing
 from quire.models.batch import Model
 
@@ -79,7 +79,7 @@ def _cache_config(
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         num_states=facts.num_states,
-        snapshots=SnapshotPolicy(interval=memory.state_snapshot_interval),
+        snapshots=snapshot_policy(config),
         block_hash=block_hash(memory, fingerprint),
         enable_kv_cache_events=config.tracing.enable_kv_cache_events,
     )

@@ -1,9 +1,13 @@
-"""Decides the number of states of recurrent layers. This is arithmetic only."""
+"""Decides the number of states of recurrent layers, and where snapshots of them are taken. This is
+arithmetic only."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import MemoryConfig
+from quire.cache.states.policy import SnapshotPolicy
+from quire.engine.config import EngineConfig, MemoryConfig
+from quire.models.optimizations import Optimization
 
 LEAST_STATES = 2
 """The null state, and that of one request."""
@@ -23,6 +27,17 @@ def check_states(config: MemoryConfig) -> None:
             "--prefix-cache-dir keeps keys and values, and this model has recurrent layers whose "
             "states it does not keep, so that nothing on disk would be of use: leave it out"
         )
+
+
+def snapshot_policy(config: EngineConfig) -> SnapshotPolicy:
+    """Return where snapshots are taken: at all planned places, but for those that are disabled."""
+    disabled, interval = config.model.disable_optimizations, config.memory.state_snapshot_interval
+    policy = SnapshotPolicy(interval=interval)
+    if Optimization.PLANNED_SNAPSHOTS in disabled:
+        policy = replace(policy, junctions=False, ladder=0)
+    if Optimization.LAST_SNAPSHOTS in disabled:
+        policy = replace(policy, prompt_ends=False, outputs=False)
+    return policy
 
 
 class StateDemand(NamedTuple):

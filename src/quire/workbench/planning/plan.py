@@ -6,7 +6,6 @@ from dataclasses import replace
 import msgspec
 
 from quire.cache.config import CacheConfig
-from quire.cache.states.policy import SnapshotPolicy
 from quire.engine.config import EngineConfig
 from quire.engine.devices.memory import DeviceMemory
 from quire.engine.messages import EngineFacts
@@ -16,6 +15,7 @@ from quire.engine.startup.outlined import (
     described_gpu,
     size_outlined,
 )
+from quire.engine.startup.state_plan import snapshot_policy
 from quire.workbench.planning.forecast import Burst, Forecast, forecast
 from quire.workbench.planning.this_machine import BUSY, SERVER, is_busy, measured_device
 from quire.workbench.simulation.cost.cost_file import FORMAT, CostFile, EngineShape
@@ -133,7 +133,7 @@ def _setup(config: EngineConfig, engine: OutlinedEngine) -> EngineSetup:
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         num_states=facts.num_states,
-        snapshots=SnapshotPolicy(interval=config.memory.state_snapshot_interval),
+        snapshots=snapshot_policy(config),
     )
     return EngineSetup(scheduler, cache, facts.async_scheduling)
 
