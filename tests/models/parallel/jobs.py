@@ -116,7 +116,7 @@ def _answer(loaded: LoadedModel, question: Question) -> Answer:
     longest = max(map(len, prompts)) + num_new
     paging = Paging(len(prompts), longest, block_size=BLOCK_SIZE, seed=5, tables=layout.tables)
     forwards = [vars(part).get("forward") for part in loaded.module.modules()]
-    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     chunks = [(i, 0, prompt) for i, prompt in enumerate(prompts)]
     return Answer(
         logits=model.forward(paging.batch(chunks)).tolist(),

@@ -44,7 +44,7 @@ class ModuleSubject:
 
     @property
     def hidden_size(self) -> int:
-        size = self.part.hidden_size
+        size = getattr(self.part, "hidden_size", None) or self.part.config.hidden_size
         assert isinstance(size, int)
         return size
 
