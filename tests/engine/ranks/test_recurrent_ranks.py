@@ -11,8 +11,9 @@ from tests.models.families import SERVED
 from tests.models.reference import References, fidelity_prompts
 
 RECURRENT = tuple(name for name, each in SERVED.items() if "state" in each.attention)
-IN_EVERY_RUN = ("qwen3_5_text", "lfm2", "falcon_h1", "mamba", "kimi_linear")
-"""One for each operation, attention beside states in one layer, latent attention, and none."""
+IN_EVERY_RUN = ("qwen3_5_text", "falcon_h1", "mamba")
+"""Attention beside states, in other layers and in the same, and none at all. The tests of
+`tests/models/parallel` have more."""
 
 
 @long_but_for(IN_EVERY_RUN, "family", RECURRENT)

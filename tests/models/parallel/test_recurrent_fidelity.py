@@ -2,6 +2,7 @@
 greedy token of `generate`, the same logits to the bit on every rank. Their bytes are foretold."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +12,23 @@ from quire.models.loading.outline import outline, read_config
 from quire.models.loading.preview import look_ahead
 from quire.models.target import Target
 from tests.long import long_but_for
+from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
-from tests.models.parallel.jobs import Answer, Question, ask_shard, ask_whole
+from tests.models.parallel.jobs import Answer, Question, ask_shard, ask_whole, states_of_shard
 from tests.models.parallel.rank_processes import RankProcesses
 from tests.models.parallel.test_shard_fidelity import OUTLINE_OPTIONS, assert_is_foretold
-from tests.models.reference import NUM_NEW, References, fidelity_prompts
+from tests.models.reference import NUM_NEW, References, fidelity_prompts, some_prompts
 
 RECURRENT = tuple(name for name, each in SERVED.items() if "state" in each.attention)
-IN_EVERY_RUN = ("granitemoehybrid, Mamba-2", "jamba", "qwen3_next", "zamba2")
-"""Every kind of own plan and of experts, packed weights, adapters; two of each recurrent kind. The
-engine's test has others."""
+IN_EVERY_RUN = ("granitemoehybrid, Mamba-2", "kimi_linear", "lfm2")
+"""Experts, packed columns, latent attention that stays whole, and plans of Quire's own. The tests
+of `tests/engine/ranks` have others."""
+BAMBA = SERVED["bamba"]
+EXACT = {
+    "qwen3_5_text": SERVED["qwen3_5_text"],
+    "bamba, one group for all": BAMBA._replace(fields={**BAMBA.fields, "mamba_n_groups": 1}),
+}
+PROMPTS = some_prompts(4, 30)
 WHOLE_ATTENTION = ("kimi_linear", "olmo_hybrid")
 """Those whose plan leaves every rank all attention heads."""
 
@@ -59,7 +67,18 @@ def assert_states_are_foretold(answer: Answer, question: Question) -> None:
     assert outlined.loaded.facts.recurrent == answer.facts.recurrent
 
 
-@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h"])
+@pytest.mark.parametrize("name", EXACT)
+def test_company_and_chunks_change_no_bit_of_the_states(
+    name: str, two_ranks: RankProcesses, tmp_path: Path
+) -> None:
+    folder = save_checkpoint(EXACT[name], tmp_path, torch.bfloat16)
+    question = Question(folder, PROMPTS, NUM_NEW, has_kernels=True, dtype="bfloat16")
+    first, again = (two_ranks.run(states_of_shard, question, seed) for seed in (1, 2))
+    assert first == again
+    assert first[0].texts == first[1].texts and first[0].states != first[1].states
+
+
+@pytest.mark.parametrize("name", ["nemotron_h"])
 def test_kernels_pack_a_share_of_16_bit_weights(
     name: str, two_ranks: RankProcesses, references: References
 ) -> None:

@@ -89,20 +89,20 @@ def share_of(subject: ModuleSubject, group: RankGroup) -> ModuleSubject:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_compute_what_the_whole_module_does(name: str) -> None:
-    whole = run(subject_of(name))
+    subject, num_ranks = subject_of(name), DIVIDED[name][1]
+    whole = run(subject)
     largest = float(whole.outputs.abs().max())
-    for found in in_threads(DIVIDED[name][1], lambda group: run(share_of(subject_of(name), group))):
-        for outputs in (found.outputs, found.own):
+    parts = in_threads(num_ranks, lambda group: run(share_of(subject, group)))
+    for part in parts:
+        for outputs in (part.outputs, part.own):
             torch.testing.assert_close(outputs, whole.outputs, rtol=1e-4, atol=1e-5 * largest)
+    assert_each_has_its_part_of_the_states(parts, whole)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_rank_has_its_part_of_every_state(name: str) -> None:
-    num_ranks, whole = DIVIDED[name][1], run(subject_of(name))
-    parts = in_threads(num_ranks, lambda group: run(share_of(subject_of(name), group)))
+def assert_each_has_its_part_of_the_states(parts: list[Found], whole: Found) -> None:
     last = len(whole.spec.shapes) - 1
-    matrices = torch.cat([shaped(part, last) for part in parts], 1)
     if last:
+        matrices = torch.cat([shaped(part, last) for part in parts], 1)
         torch.testing.assert_close(matrices, shaped(whole, last), rtol=1e-4, atol=1e-4)
     channels = shaped(whole, 0).transpose(0, 1).flatten(1)
     for part in parts:

@@ -79,14 +79,15 @@ def test_gate_and_up_of_one_layer_are_each_divided(
     is_lazy: bool, num_ranks: int, size: int
 ) -> None:
     whole = two_layers((3, 2 * num_ranks * size, 1))[0]
-    gate, up = whole.weight.chunk(2), whole.bias.chunk(2)
+    weights, biases = (whole.get_parameter(name).chunk(2) for name in ("weight", "bias"))
     for rank in range(num_ranks):
         layers = two_layers((3, 2 * num_ranks * size, 1), is_lazy=is_lazy)
         plan = ShardPlan("one", {"0": Style.PACKED_COLUMNS}, False)
         shard_module(layers, plan, WeightlessRanks(num_ranks, rank))
         own = slice(rank * size, (rank + 1) * size)
-        assert torch.equal(widened(layers[0].weight), torch.cat([each[own] for each in gate]))
-        assert torch.equal(layers[0].bias, torch.cat([each[own] for each in up]))
+        weight, bias = (layers[0].get_parameter(name) for name in ("weight", "bias"))
+        assert torch.equal(widened(weight), torch.cat([each[own] for each in weights]))
+        assert torch.equal(bias, torch.cat([each[own] for each in biases]))
         assert layers[0].out_features == 2 * size
 
 
