@@ -5,6 +5,7 @@ import copy
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,18 +16,24 @@ from torch import Tensor, nn
 from quire.cache.spec import StateSpec
 from quire.cache.states.state_use import NULL_STATE
 from quire.models.config import UnsupportedModel
+from quire.models.loading import pretrained
 from quire.models.parallel.group import RankGroup
+from quire.models.parallel.plan import plan_shards
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.recurrent_sharding import own_rows, own_units, shard_recurrent
+from quire.models.parallel.sharding import shard_module
 from quire.models.recurrent.division import Span, Units
+from quire.models.recurrent.hook import recurrent_layers
 from quire.models.weights.grouped_weight import GroupedWeight
 from quire.models.weights.lazy_weight import HalfWeight, LazyWeight, OpenedWeight, widened
+from tests.models.checkpoints import tiny_config
 from tests.models.families import SERVED, Family
 from tests.models.parallel.rank_processes import in_threads
 from tests.models.recurrent.cuts import make_pieces
 from tests.models.recurrent.modules import ModuleSubject, recurrent_module
 
 NUM_ROWS = 7
+RECURRENT = [name for name, family in SERVED.items() if "state" in family.attention]
 PIECES = make_pieces([[(4, NULL_STATE, 1), (3, 1, 2)]])
 MAMBA_2 = SERVED["mamba2"]
 
@@ -36,7 +43,7 @@ def alike(name: str, **fields: object) -> Family:
 
 
 DIVIDED = {
-    **{name: (family, 2) for name, family in SERVED.items() if "state" in family.attention},
+    **{name: (SERVED[name], 2) for name in RECURRENT},
     "mamba2, two ranks in each group": (MAMBA_2, 4),
     "mamba2, one group for all": (alike("mamba2", n_groups=1), 4),
     "bamba, one group for all": (alike("bamba", mamba_n_groups=1), 2),
@@ -55,6 +62,7 @@ DIVIDED = {
     "lfm2, with biases": (alike("lfm2", conv_bias=True), 3),
     "mamba, with biases": (alike("mamba", use_bias=True), 4),
 }
+WHOLE_ATTENTION = ("kimi_linear", "olmo_hybrid")
 NAMES = [name for name in DIVIDED if "text alone" not in name]
 
 
@@ -85,6 +93,26 @@ def share_of(subject: ModuleSubject, group: RankGroup) -> ModuleSubject:
     part = copy.deepcopy(subject.part)
     shard_recurrent(part, subject.family.division(part), "of-a-test", group)
     return ModuleSubject(subject.family, part, subject.family.state(part))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_plan_divides_every_state_and_most_weights(name: str) -> None:
+    """What stays whole are norms, routers, convolutions' B and C of groups, and the attention of
+    some families."""
+    config = tiny_config(SERVED[name])
+    module = pretrained.build_without_weights(Path("of-a-test"), config)
+    states, num_weights = recurrent_layers(module), num_elements(module)
+    plan = plan_shards(module, config.get_text_config(), 2)
+    shard_module(module, plan, WeightlessRanks(2))
+    parts = recurrent_layers(module)
+    assert [layer.index for layer in parts] == [layer.index for layer in states]
+    for part, state in zip(parts, states, strict=True):
+        assert 2 * part.state.num_bytes == state.state.num_bytes
+    assert num_elements(module) < (0.75 if name in WHOLE_ATTENTION else 0.6) * num_weights
+
+
+def num_elements(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
