@@ -11,9 +11,8 @@ from tests.models.families import SERVED
 from tests.models.reference import References, fidelity_prompts
 
 RECURRENT = tuple(name for name, each in SERVED.items() if "state" in each.attention)
-IN_EVERY_RUN = ("qwen3_5_text", "falcon_h1", "mamba")
-"""Attention beside states, in other layers and in the same, and none at all. The tests of
-`tests/models/parallel` have more."""
+IN_EVERY_RUN = ("qwen3_5_text", "mamba")
+"""Attention beside states, and none at all. `tests/models/parallel` has other families."""
 
 
 @long_but_for(IN_EVERY_RUN, "family", RECURRENT)

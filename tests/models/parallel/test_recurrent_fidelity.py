@@ -20,9 +20,9 @@ from tests.models.parallel.test_shard_fidelity import OUTLINE_OPTIONS, assert_is
 from tests.models.reference import NUM_NEW, References, fidelity_prompts, some_prompts
 
 RECURRENT = tuple(name for name, each in SERVED.items() if "state" in each.attention)
-IN_EVERY_RUN = ("granitemoehybrid, Mamba-2", "kimi_linear", "lfm2")
-"""Experts, packed columns, latent attention that stays whole, and plans of Quire's own. The tests
-of `tests/engine/ranks` have others."""
+IN_EVERY_RUN = ("granitemoehybrid, Mamba-2", "kimi_linear")
+"""Experts, packed columns and a plan of Quire's own; and latent attention that stays whole. The
+modules of all families are in `test_recurrent_sharding.py`, and others in `tests/engine/ranks`."""
 BAMBA = SERVED["bamba"]
 EXACT = {
     "qwen3_5_text": SERVED["qwen3_5_text"],
