@@ -427,7 +427,7 @@ STATE_SPACES = {
             "num_experts": 4,
             "num_experts_per_token": 2,
             "linear_head_dim": 8,
-            "linear_num_heads": 3,
+            "linear_num_heads": 4,
         },
     ),
     "mamba": Family("mamba", "state", MAMBA),

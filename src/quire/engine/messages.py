@@ -118,12 +118,13 @@ class ScoreFacts(msgspec.Struct, frozen=True):
 
 
 class RankFacts(msgspec.Struct, frozen=True):
-    """Facts of one of the ranks that a model is divided among: its part of the weights, and its
-    part of each block of KV memory, in bytes."""
+    """Facts of one of the ranks that a model is divided among, in bytes: its part of the weights,
+    of all blocks of KV memory, and of all states of recurrent layers."""
 
     device: str
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int
 
 
 class EngineFacts(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -51,6 +52,13 @@ class Answer:
         return self.facts.layout(KVOptions()).block_bytes(BLOCK_SIZE)
 
 
+class SaidAndKept(NamedTuple):
+    """Texts, and the states after them, [prompts][elements]."""
+
+    texts: list[list[int]]
+    states: list[list[float]]
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     folder: Path
@@ -72,6 +80,22 @@ def ask_shard(group: RankGroup, question: Question) -> Answer:
         ),
         question,
     )
+
+
+def states_of_shard(group: RankGroup, question: Question, seed: int) -> SaidAndKept:
+    """Generate in random chunks and company, and return the texts and the last states."""
+    loaded = load_shard(
+        ModelSource(str(question.folder)),
+        group,
+        dtype=ModelDtype(question.dtype),
+        on_progress=ignore_progress,
+        kernels=_kernels(question),
+    )
+    paging, num_new = _paging(loaded, question), question.num_new
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
+    texts = generate_greedy(model, paging, question.prompts, num_new=num_new, seed=seed)
+    assert model.states is not None
+    return SaidAndKept(texts, model.states.rows[[last for last, _ in paging.states]].tolist())
 
 
 def ask_whole(question: Question) -> Answer:
@@ -110,13 +134,17 @@ def _kernels(question: Question) -> ModelKernels | None:
     return choose_kernels(options, torch.device("cpu"))
 
 
+def _paging(loaded: LoadedModel, question: Question) -> Paging:
+    prompts, tables = question.prompts, loaded.facts.layout(KVOptions()).tables
+    longest = max(map(len, prompts)) + question.num_new
+    return Paging(len(prompts), longest, block_size=BLOCK_SIZE, seed=5, tables=tables)
+
+
 def _answer(loaded: LoadedModel, question: Question) -> Answer:
     prompts, num_new = question.prompts, question.num_new
-    layout = loaded.facts.layout(KVOptions())
-    longest = max(map(len, prompts)) + num_new
-    paging = Paging(len(prompts), longest, block_size=BLOCK_SIZE, seed=5, tables=layout.tables)
+    paging = _paging(loaded, question)
     forwards = [vars(part).get("forward") for part in loaded.module.modules()]
-    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states)
     chunks = [(i, 0, prompt) for i, prompt in enumerate(prompts)]
     return Answer(
         logits=model.forward(paging.batch(chunks)).tolist(),

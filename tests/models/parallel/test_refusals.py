@@ -13,6 +13,13 @@ from tests.models.families import DENSE, SERVED, Family
 from tests.models.parallel.jobs import refusal_of
 from tests.models.parallel.rank_processes import in_threads
 
+
+def alike(name: str, **fields: object) -> Family:
+    """A family of SERVED, with four attention heads for each of the ranks."""
+    four = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    return SERVED[name]._replace(fields={**SERVED[name].fields, **four, **fields})
+
+
 FOUR_RANKS = Target(ModelDtype.AUTO, torch.device("cpu"), num_ranks=4)
 REFUSED = {
     "KV heads": (
@@ -39,6 +46,39 @@ REFUSED = {
             },
         ),
         "66 elements of model.layers.0.mlp.gate_proj do not divide among 4 ranks, but among 2, 3",
+    ),
+    "key heads": (
+        alike("qwen3_5_text", linear_num_key_heads=5, linear_num_value_heads=5),
+        "NotDivisible: qwen3_5_text models are not served by 4 ranks: 5 key heads "
+        "(linear_num_key_heads) do not divide among 4 ranks, but among 5",
+    ),
+    "value heads": (
+        alike("qwen3_next", linear_num_key_heads=2, linear_num_value_heads=4),
+        "2 key heads (linear_num_key_heads) do not divide among 4 ranks, but among 2",
+    ),
+    "Mamba heads": (
+        alike("granitemoehybrid, Mamba-2", mamba_n_heads=6, mamba_n_groups=2),
+        "6 Mamba heads (mamba_n_heads) do not divide among 4 ranks, but among 2, 3, 6",
+    ),
+    "groups of Mamba heads": (
+        alike("nemotron_h", mamba_num_heads=12, n_groups=3),
+        "3 groups of Mamba heads (n_groups) do not divide among 4 ranks, but among 3",
+    ),
+    "Mamba channels": (
+        alike("falcon_mamba", intermediate_size=66),
+        "66 channels (intermediate_size) do not divide among 4 ranks, but among 2, 3, 6, 11",
+    ),
+    "Jamba's channels": (
+        alike("jamba", hidden_size=45),
+        "90 channels (mamba_expand * hidden_size) do not divide among 4 ranks",
+    ),
+    "channels of short convolutions": (
+        alike("lfm2", hidden_size=50, head_dim=8),
+        "50 channels (hidden_size) do not divide among 4 ranks, but among 2, 5, 10, 25, 50",
+    ),
+    "heads of Kimi delta attention": (
+        alike("kimi_linear", linear_num_heads=6),
+        "6 heads (linear_num_heads) do not divide among 4 ranks, but among 2, 3, 6",
     ),
     "no plan": (SERVED["gpt2"], "gpt2 models are not supported: transformers has no plan"),
     "latent": (SERVED["deepseek_v3"], "latent attention is not divided"),

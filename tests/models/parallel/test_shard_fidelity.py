@@ -68,11 +68,12 @@ def test_two_ranks_say_what_one_says_with_half_the_heads(
         assert_is_foretold(answer, question.folder)
 
 
-def assert_is_foretold(answer: Answer, folder: Path) -> None:
-    """What is told before weights are read holds for what is loaded."""
+def assert_is_foretold(answer: Answer, folder: Path, least: float = 0.99) -> None:
+    """What is told before weights are read holds for what is loaded: bytes that are at `least` so
+    many times the weights, and no more."""
     target = Target(ModelDtype.FLOAT32, torch.device("cpu"), num_ranks=2)
     preview = look_ahead(folder, target, trust_remote_code=False)
-    assert 0.99 * answer.weight_bytes <= preview.weight_bytes <= answer.weight_bytes
+    assert least * answer.weight_bytes <= preview.weight_bytes <= answer.weight_bytes
     for hybrid in (True, False):
         options = KVOptions(hybrid=hybrid)
         assert preview.layout(options) in (None, answer.facts.layout(options))

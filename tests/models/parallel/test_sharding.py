@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from quire.models.config import NotDivisible, UnsupportedModel
 from quire.models.parallel.group import RankGroup
-from quire.models.parallel.plan import ShardPlan, Style
+from quire.models.parallel.plan import ShardPlan
 from quire.models.parallel.ranks import WeightlessRanks
 from quire.models.parallel.sharding import shard_module
-from quire.models.weights.lazy_weight import HalfWeight, LazyWeight
+from quire.models.parallel.styles import Style
+from quire.models.weights.lazy_weight import HalfWeight, LazyWeight, widened
 from tests.models.parallel.rank_processes import in_threads
 
 PAIRS = {
@@ -70,6 +71,24 @@ def test_divided_linear_layers_are_the_whole_ones(
 
     expected = two_layers(sizes)(x)
     assert all(torch.equal(found, expected) for found in in_threads(num_ranks, job))
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@given(num_ranks=st.integers(1, 3), size=st.integers(1, 3))
+def test_gate_and_up_of_one_layer_are_each_divided(
+    is_lazy: bool, num_ranks: int, size: int
+) -> None:
+    whole = two_layers((3, 2 * num_ranks * size, 1))[0]
+    weights, biases = (whole.get_parameter(name).chunk(2) for name in ("weight", "bias"))
+    for rank in range(num_ranks):
+        layers = two_layers((3, 2 * num_ranks * size, 1), is_lazy=is_lazy)
+        plan = ShardPlan("one", {"0": Style.PACKED_COLUMNS}, False)
+        shard_module(layers, plan, WeightlessRanks(num_ranks, rank))
+        own = slice(rank * size, (rank + 1) * size)
+        weight, bias = (layers[0].get_parameter(name) for name in ("weight", "bias"))
+        assert torch.equal(widened(weight), torch.cat([each[own] for each in weights]))
+        assert torch.equal(bias, torch.cat([each[own] for each in biases]))
+        assert layers[0].out_features == 2 * size
 
 
 @given(num_ranks=st.integers(1, 4), count=st.integers(1, 11))

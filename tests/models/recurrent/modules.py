@@ -44,7 +44,8 @@ class ModuleSubject:
 
     @property
     def hidden_size(self) -> int:
-        size = self.part.hidden_size
+        owner = self.part if hasattr(self.part, "hidden_size") else self.part.config
+        size: object = getattr(owner, "hidden_size")  # noqa: B009
         assert isinstance(size, int)
         return size
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
 from quire.models.batch import Batch
-from quire.models.config import FailedCheck, KVOptions, ModelDtype, NotDivisible
+from quire.models.config import FailedCheck, KVOptions, ModelDtype
 from quire.models.hf import HFModel
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
@@ -20,7 +20,6 @@ from quire.models.loading.checks.structure import check_structure
 from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.outline import Outline, OutlineOptions, outline
 from quire.models.loading.weight_files import read_headers, weight_bytes
-from quire.models.parallel.plan import plan_shards
 from quire.models.recurrent.config_states import states_from_config
 from tests.long import long_but_for
 from tests.models.checkpoints import save_checkpoint, tiny_config
@@ -120,14 +119,6 @@ def test_a_step_without_pieces_is_refused(loaded_lfm2: HFModel) -> None:
 def test_a_model_is_not_attached_without_states(references: References) -> None:
     with pytest.raises(ValueError, match="0 states: a model with recurrent layers needs 2"):
         load(references.checkpoint("lfm2")).attach(9, BLOCK_SIZE)
-
-
-@pytest.mark.parametrize("name", IN_EVERY_RUN)
-def test_ranks_are_refused(name: str) -> None:
-    config = tiny_config(SERVED[name])
-    skeleton = pretrained.build_without_weights(Path("of-a-test"), config)
-    with pytest.raises(NotDivisible, match="are not served by 2 ranks: recurrent layers"):
-        plan_shards(skeleton, config.get_text_config(), 2)
 
 
 def forget(batch: Batch) -> Batch:

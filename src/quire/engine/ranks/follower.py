@@ -124,6 +124,7 @@ class Follower:
             message.block_size,
             message.options,
             num_host_blocks=message.num_host_blocks,
+            num_states=message.num_states,
         )
 
     def _record(self, plan: GraphPlan) -> None:

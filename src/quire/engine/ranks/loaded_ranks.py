@@ -49,20 +49,25 @@ class LoadedRanks:
         num_host_blocks: int = 0,
         num_states: int = 0,
     ) -> HFModel | LeadingModel:
-        """Allocate K and V on all ranks, and return a model that attends over them. Models with
-        recurrent layers have one rank."""
-        others, attach = self.others, self.local.attach
-        if others is None:
-            return attach(
+        """Allocate K, V and states on all ranks, and return a model that works on them."""
+
+        def attach() -> HFModel:
+            return self.local.attach(
                 num_blocks,
                 block_size,
                 options,
                 num_host_blocks=num_host_blocks,
                 num_states=num_states,
             )
+
+        others = self.others
+        if others is None:
+            return attach()
         with others.leader.together():
-            others.leader.tell(AttachModel(num_blocks, block_size, options, num_host_blocks))
-            model = attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
+            others.leader.tell(
+                AttachModel(num_blocks, block_size, options, num_host_blocks, num_states)
+            )
+            model = attach()
         return LeadingModel(model, others.leader, others.group)
 
     def memories(self) -> Memories:
@@ -80,13 +85,13 @@ class LoadedRanks:
         self.others.leader.tell(MeasureMemory())
         return [each.memory for each in self.others.leader.answers(RankMemory)]
 
-    def facts(self, block_bytes: int, num_blocks: int) -> tuple[RankFacts, ...]:
-        """Return the facts of each rank; empty for a single rank."""
+    def facts(self, kv_bytes: int, state_bytes: int) -> tuple[RankFacts, ...]:
+        """Return the facts of each rank, of which each has so many bytes of blocks and of states;
+        empty for a single rank."""
         if self.others is None:
             return ()
         held = [(str(self.local.device), self.local.weight_bytes)]
         held += [(each.device, each.weight_bytes) for each in self.others.loaded]
         return tuple(
-            RankFacts(device, weight_bytes, block_bytes * num_blocks)
-            for device, weight_bytes in held
+            RankFacts(device, weight_bytes, kv_bytes, state_bytes) for device, weight_bytes in held
         )

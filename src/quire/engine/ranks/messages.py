@@ -27,12 +27,14 @@ class LoadModel(msgspec.Struct, frozen=True, tag="load", array_like=True):
 
 
 class AttachModel(msgspec.Struct, frozen=True, tag="attach", array_like=True):
-    """Rank 0 to another: allocate K and V for a model that takes the place of the last one."""
+    """Rank 0 to another: allocate K, V and states for a model that takes the place of the last
+    one."""
 
     num_blocks: int
     block_size: int
     options: KVOptions
     num_host_blocks: int
+    num_states: int
 
 
 class CaptureGraphs(msgspec.Struct, frozen=True, tag="record", array_like=True):
@@ -53,6 +55,8 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
 
     num_tables, table_width: the block tables are [num_tables, chunks, table_width].
     num_logits: the number of logits indices; num_states that of states indices, None for none.
+    num_pieces: the number of pieces that recurrent layers carry their states over; None without
+        such layers.
     tensors: the step's tensors as int64 in the order of `step_tensors.py`; None where rank 0
         broadcasts them from device to device.
     """
@@ -63,6 +67,7 @@ class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
     table_width: int
     num_logits: int
     num_states: int | None
+    num_pieces: int | None
     tensors: bytes | None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from quire.engine.host_to_device import pack, packed_bytes, unpack
 from quire.engine.ranks.messages import Forward
 from quire.models.batch import Batch
+from quire.models.recurrent.pieces import Pieces
 
 META = torch.device("meta")
 
@@ -20,13 +21,13 @@ def packed_tensors(batch: Batch) -> Tensor:
         raise ValueError("a step with token types is not for several ranks")
     states = [] if batch.states_indices is None else [batch.states_indices]
     tensors = (batch.input_ids, batch.positions, batch.logits_indices, *states)
-    tensors += (*batch.slots, *batch.block_tables)
+    tensors += (*batch.slots, *batch.block_tables, *_of_pieces(batch.pieces))
     return pack(tensors, device=batch.input_ids.device)
 
 
 def header(batch: Batch, tensors: bytes | None) -> Forward:
     """Return the message of a step, with its packed `tensors` or without."""
-    states = batch.states_indices
+    states, pieces = batch.states_indices, batch.pieces
     return Forward(
         query_starts=batch.query_starts,
         context_lens=batch.context_lens,
@@ -34,6 +35,7 @@ def header(batch: Batch, tensors: bytes | None) -> Forward:
         table_width=batch.block_tables[0].shape[1] if batch.block_tables else 0,
         num_logits=len(batch.logits_indices),
         num_states=None if states is None else len(states),
+        num_pieces=None if pieces is None else len(pieces.reads),
         tensors=tensors,
     )
 
@@ -47,16 +49,26 @@ def unpacked_batch(step: Forward, packed: Tensor) -> Batch:
     """Return the batch that was packed, on the device of `packed`."""
     input_ids, positions, logits_indices, *rest = unpack(packed, list(_like(step)))
     states = None if step.num_states is None else rest.pop(0)
+    tables_end = 2 * step.num_tables
+    pieces = None if step.num_pieces is None else Pieces(*rest[tables_end:])
     return Batch(
         input_ids=input_ids,
         positions=positions,
         slots=tuple(rest[: step.num_tables]),
-        block_tables=tuple(rest[step.num_tables :]),
+        block_tables=tuple(rest[step.num_tables : tables_end]),
         query_starts=step.query_starts,
         context_lens=step.context_lens,
         logits_indices=logits_indices,
         states_indices=states,
+        pieces=pieces,
     )
+
+
+def _of_pieces(pieces: Pieces | None) -> tuple[Tensor, ...]:
+    """Return the tensors of pieces, in the order of their fields."""
+    if pieces is None:
+        return ()
+    return pieces.starts, pieces.reads, pieces.writes, pieces.sequences
 
 
 def _like(step: Forward) -> Iterator[Tensor]:
@@ -70,3 +82,7 @@ def _like(step: Forward) -> Iterator[Tensor]:
         yield torch.empty(num_tokens, dtype=torch.int64, device=META)
     for _ in range(step.num_tables):
         yield torch.empty((num_chunks, step.table_width), dtype=torch.int32, device=META)
+    if step.num_pieces is not None:
+        of_pieces = (step.num_pieces + 1, step.num_pieces, step.num_pieces, num_chunks + 1)
+        for size in of_pieces:
+            yield torch.empty(size, dtype=torch.int32, device=META)

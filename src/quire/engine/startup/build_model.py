@@ -158,7 +158,9 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         decode=recorded.decode,
         prefill=recorded.prefill,
         embeddings=embeddings,
-        ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
+        ranks=loaded.facts(
+            footprint.block_bytes * facts.num_blocks, footprint.num_states * footprint.state_bytes
+        ),
     )
     _log_facts(facts, plan.capacity.layout)
     runner = build_runner(config, facts, plan.capacity.layout, recorded.model, vocabulary)

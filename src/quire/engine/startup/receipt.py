@@ -87,6 +87,7 @@ def _rank_lines(facts: EngineFacts) -> list[str]:
     return [
         f"  rank {rank} on {each.device}: weights {each.weight_bytes / MIB:,.1f} MiB, "
         f"KV {each.kv_bytes / MIB:,.1f} MiB"
+        + (f", states {each.state_bytes / MIB:,.1f} MiB" if facts.num_states else "")
         for rank, each in enumerate(facts.ranks)
     ]
 

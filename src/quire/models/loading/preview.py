@@ -16,7 +16,7 @@ from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.end_tokens import check_end_tokens
 from quire.models.loading.safetensors.stored_tensors import FLOATS, StoredTensor
-from quire.models.loading.share import WHOLE, look_at_share
+from quire.models.loading.share import RankShare, look_at_share
 from quire.models.loading.support import max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import (
     read_headers,
@@ -44,6 +44,8 @@ class Preview:
         loaded.
     are_kept: the weights stay as they are stored.
     num_ways: how many ranks the KV heads are split among.
+    state_bytes: of one state of the recurrent layers, as far as the configuration tells; 0 without
+        such layers.
     """
 
     model_type: str
@@ -55,11 +57,7 @@ class Preview:
     are_kept: bool
     config: object
     num_ways: int = 1
-
-    @property
-    def state_bytes(self) -> int:
-        """The bytes of one state of the recurrent layers, as far as the configuration tells."""
-        return sum(each.state.num_bytes for each in states_from_config(self.config) or ())
+    state_bytes: int = 0
 
     def layout(self, options: KVOptions) -> Layout | None:
         """Return the layout of K and V, or None if the configuration does not tell it."""
@@ -72,7 +70,7 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
     """Look at the files of a model. Raises CheckpointError or UnsupportedModel, as loading would.
 
     Kernels keep weights that are stored in bfloat16 in no more bytes, whatever dtype the model
-    computes in. Where there are several ranks, weights, K and V are those of one.
+    computes in. Where there are several ranks, weights, K, V and states are those of one.
     """
     dtype, device, kernels, num_ranks = target
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
@@ -83,7 +81,7 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
     refuse_scaled(folder, tensors)
     if num_ranks > 1 and trust_remote_code:
         raise own_code_refusal(config.model_type)
-    part = look_at_share(folder, whole, num_ranks) if num_ranks > 1 else WHOLE
+    part = look_at_share(folder, whole, num_ranks) if num_ranks > 1 else _whole(config)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
     packing = kernels if kernels is not None and kernels.linears else None
     is_lazy = packing is not None and not trust_remote_code and chosen == torch.float32
@@ -101,7 +99,14 @@ def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Prev
         are_kept=are_kept,
         config=config,
         num_ways=part.num_ways,
+        state_bytes=part.state_bytes,
     )
+
+
+def _whole(config: object) -> RankShare:
+    """Return the share of a model's only rank."""
+    states = states_from_config(config) or ()
+    return RankShare(1.0, 1, sum(layer.state.num_bytes for layer in states))
 
 
 def _least_bytes(

@@ -60,6 +60,11 @@ class GatheredLinear(nn.Module):
         self._sizes = tuple(sizes)
         self._ranks = ranks
 
+    @property
+    def weight(self) -> Tensor:
+        """This rank's rows: some families ask for the dtype of their head."""
+        return self.linear.weight
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out_features] of [..., in_features]."""
         return self._ranks.gather(self.linear(x), self._sizes)

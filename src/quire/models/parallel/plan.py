@@ -5,16 +5,17 @@ it does not name stays whole on every rank.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from quire.models.attention.latent import is_latent
 from quire.models.config import NotDivisible, UnsupportedModel
-from quire.models.hf import attention_modules
-from quire.models.recurrent.hook import recurrent_layers
+from quire.models.parallel.more_plans import more_styles
+from quire.models.parallel.styles import Style
+from quire.models.recurrent.division import Division, Units
+from quire.models.recurrent.hook import recurrent_divisions
 
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 OUTER = ("lm_head", "embed_tokens")
@@ -23,28 +24,6 @@ QUERIES = ("q_proj", "qkv_proj", "query_key_value")
 """Linear layers of which each rank computes the queries of its heads, if they are COLUMNS."""
 HEAD_COUNTS = {"num_attention_heads": "attention heads", "num_key_value_heads": "KV heads"}
 """Fields of configurations, and what they count. Every family that has a plan names them so."""
-
-
-class Style(StrEnum):
-    """The ways in which a module or a parameter is divided. Values are transformers' names.
-
-    COLUMNS: a linear layer computes its share of the output's elements.
-    COLUMNS_GATHERED: the same, and the output is put together again.
-    ROWS: a linear layer is given its share of the input's elements, and outputs are summed.
-    ROWS_OF_WHOLE: the same, where the input is whole.
-    PACKED_COLUMNS, PACKED_ROWS: a parameter with gate and up of experts, each of which is divided.
-    EMBEDDING: an embedding keeps its share of the rows, and looked up rows are put together.
-    EXPERTS: the output of experts whose parameters are divided is summed.
-    """
-
-    COLUMNS = "colwise"
-    COLUMNS_GATHERED = "colwise_gather_output"
-    ROWS = "rowwise"
-    ROWS_OF_WHOLE = "rowwise_split_input"
-    PACKED_COLUMNS = "packed_colwise"
-    PACKED_ROWS = "packed_rowwise"
-    EMBEDDING = "embedding_rowwise"
-    EXPERTS = "moe_tp_experts"
 
 
 WHOLE = frozenset({"local_params", "replicate", "replicated_with_grad_allreduce"})
@@ -57,11 +36,13 @@ class ShardPlan:
     """The style of each module and parameter of a model that does not stay whole, by name.
 
     divides_heads: each rank has its share of the heads, and of K and V.
+    recurrent: the recurrent modules, which are divided as their families have it.
     """
 
     model_type: str
     styles: dict[str, Style]
     divides_heads: bool
+    recurrent: Mapping[str, Division] = field(default_factory=dict)
 
 
 def plan_shards(module: nn.Module, config: object, num_ranks: int) -> ShardPlan:
@@ -72,28 +53,45 @@ def plan_shards(module: nn.Module, config: object, num_ranks: int) -> ShardPlan:
     here, and NotDivisible where heads or weights do not divide.
     """
     model_type = str(getattr(config, "model_type", "unnamed"))
-    if recurrent_layers(module):
-        why = "recurrent layers and their states are not divided among ranks yet"
-        raise NotDivisible(model_type, num_ranks, why)
-    planned = dict(_planned(module))
-    if not any(name.rsplit(".", 1)[-1] not in OUTER for name in planned):
+    recurrent = recurrent_divisions(module)
+    planned = {
+        name: style
+        for name, style in _planned(module)
+        if not any(name.startswith(f"{part}.") for part in recurrent)
+    }
+    if not recurrent and not any(name.rsplit(".", 1)[-1] not in OUTER for name in planned):
         raise UnsupportedModel(model_type, "transformers has no plan to divide them among ranks")
-    if any(is_latent(attention) for _, attention in attention_modules(module)):
-        raise UnsupportedModel(model_type, "latent attention is not divided among ranks yet")
     styles = {
         name: _style(model_type, name, style)
         for name, style in planned.items()
         if style not in WHOLE
     }
-    plan = ShardPlan(model_type, styles, _divides_heads(styles))
+    if recurrent:
+        styles = {**styles, **dict(more_styles(module, model_type))}
+    _refuse_latent(model_type, module, styles, has_states=bool(recurrent))
+    plan = ShardPlan(model_type, styles, _divides_heads(styles), recurrent)
     if plan.divides_heads:
         _check_heads(model_type, config, num_ranks)
+    for division in recurrent.values():
+        for units in division.units:
+            _check_units(model_type, units, num_ranks)
     return plan
 
 
 def own_code_refusal(model_type: str) -> UnsupportedModel:
     """Return the refusal of a model whose checkpoint brings code of its own."""
     return UnsupportedModel(model_type, "code of their own is not divided among ranks")
+
+
+def _refuse_latent(
+    model_type: str, module: nn.Module, styles: Mapping[str, Style], *, has_states: bool
+) -> None:
+    """Raise UnsupportedModel for latent attention, unless recurrent layers are beside it and it
+    stays whole."""
+    latent = [f"{name}." for name, part in module.named_modules() if is_latent(part)]
+    is_divided = any(name.startswith(part) for name in styles for part in latent)
+    if is_divided or (latent and not has_states):
+        raise UnsupportedModel(model_type, "latent attention is not divided among ranks yet")
 
 
 def _planned(module: nn.Module) -> Iterator[tuple[str, str]]:
@@ -129,6 +127,13 @@ def _check_heads(model_type: str, config: object, num_ranks: int) -> None:
         count = getattr(config, name, None)
         if isinstance(count, int):
             check_divides(model_type, count, words, num_ranks)
+
+
+def _check_units(model_type: str, units: Units, num_ranks: int) -> None:
+    """Raise NotDivisible unless every rank gets equally many units, or where they may be shared the
+    same one as equally many other ranks."""
+    if not (units.are_shared and num_ranks % units.count == 0):
+        check_divides(model_type, units.count, units.words, num_ranks)
 
 
 def check_divides(model_type: str, count: int, words: str, num_ranks: int) -> None:

@@ -3,20 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quire.models.config import LayerFacts, UnsupportedModel
 from quire.models.hf import attention_modules
 from quire.models.parallel.linears import (
     GatheredLinear,
-    RowParallelLinear,
     SplittingLinear,
     SummedOutput,
     VocabParallelEmbedding,
 )
-from quire.models.parallel.plan import ShardPlan, Style, check_divides
+from quire.models.parallel.plan import ShardPlan, check_divides
 from quire.models.parallel.ranks import Ranks
+from quire.models.parallel.recurrent_sharding import shard_recurrent
+from quire.models.parallel.styles import Style
+from quire.models.parallel.weight_parts import keep_inputs, keep_outputs, rows_of, set_weight
+from quire.models.recurrent.families.registry import family_of
 from quire.models.weights.lazy_weight import narrow
 
 HEAD_NUMBERS = ("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
@@ -29,6 +31,8 @@ def shard_module(module: nn.Module, plan: ShardPlan, ranks: Ranks) -> None:
     Raises UnsupportedModel for a part that cannot be divided as the plan says, and NotDivisible
     where its size does not divide.
     """
+    for name, recurrent in plan.recurrent.items():
+        shard_recurrent(module.get_submodule(name), recurrent, plan.model_type, ranks)
     division = _Division(module, plan.model_type, ranks)
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name in sorted(plan.styles, key=lambda name: -name.count(".")):
@@ -58,11 +62,12 @@ class Share:
         num_ways = self.ranks.size if self.plan.divides_heads else 1
         for index, whole in self.layers.items():
             wanted = replace(whole, num_kv_heads=whole.num_kv_heads // num_ways)
-            if layers[index] != wanted:
+            found = layers[whole.index]
+            if found != wanted:
                 raise UnsupportedModel(
                     self.plan.model_type,
                     f"divided among {self.ranks.size} ranks, layer {index} attends otherwise: "
-                    f"{layers[index]} for {wanted}",
+                    f"{found} for {wanted}",
                 )
 
 
@@ -72,8 +77,11 @@ def part_sizes(count: int, num_ranks: int) -> tuple[int, ...]:
 
 
 def _count_own_heads(module: nn.Module, num_ranks: int) -> None:
-    """Let attention modules that count heads count those that they have left."""
+    """Let attention modules that count heads count those that they have left. Recurrent modules
+    count theirs by themselves."""
     for _, attention in attention_modules(module):
+        if family_of(attention) is not None:
+            continue
         for name in HEAD_NUMBERS:
             count = getattr(attention, name, None)
             if isinstance(count, int):
@@ -102,11 +110,8 @@ class _Division:
         else:
             raise self._refuse(name, "a parameter", style)
         size = self._even_size(name, whole.shape[dim] // 2 if is_packed else whole.shape[dim])
-        parts = [
-            narrow(each, dim, self.ranks.rank * size, size)
-            for each in whole.chunk(2 if is_packed else 1, dim)
-        ]
-        _set(self.module.get_submodule(parent), last, torch.cat(parts, dim))
+        rows = rows_of(whole, self._own(size, 2 if is_packed else 1), dim)
+        set_weight(self.module.get_submodule(parent), last, rows)
 
     def divide_module(self, name: str, style: Style) -> None:
         part = self.module.get_submodule(name)
@@ -121,13 +126,17 @@ class _Division:
         match style:
             case Style.COLUMNS:
                 self._keep_outputs(part, self._even_sizes(name, part.out_features))
+            case Style.PACKED_COLUMNS:
+                size = self._even_size(name, part.out_features // 2)
+                keep_outputs(part, self._own(size, 2))
             case Style.COLUMNS_GATHERED:
                 sizes = part_sizes(part.out_features, self.ranks.size)
                 self._keep_outputs(part, sizes)
                 self.module.set_submodule(name, GatheredLinear(part, sizes, self.ranks))
             case Style.ROWS | Style.ROWS_OF_WHOLE:
                 sizes = self._even_sizes(name, part.in_features)
-                summed = self._keep_inputs(part, sizes)
+                (inputs,) = self._own(sizes[0])
+                summed = keep_inputs(part, inputs, self.ranks)
                 is_whole = style is Style.ROWS_OF_WHOLE
                 new = SplittingLinear(summed, sizes, self.ranks) if is_whole else summed
                 self.module.set_submodule(name, new)
@@ -157,14 +166,10 @@ class _Division:
             self.rows[id(whole)] = nn.Parameter(rows, requires_grad=False)
         return self.rows[id(whole)]
 
-    def _keep_inputs(self, linear: nn.Linear, sizes: tuple[int, ...]) -> RowParallelLinear:
-        """Leave `linear` this rank's inputs, and return what sums its products."""
-        bias = linear.bias
-        linear.register_parameter("bias", None)
-        first, size = sum(sizes[: self.ranks.rank]), sizes[self.ranks.rank]
-        _set(linear, "weight", narrow(linear.weight.data, 1, first, size))
-        linear.in_features = size
-        return RowParallelLinear(linear, bias, self.ranks)
+    def _own(self, size: int, num_parts: int = 1) -> list[range]:
+        """Return this rank's `size` elements of each of equal parts."""
+        firsts = [(each * self.ranks.size + self.ranks.rank) * size for each in range(num_parts)]
+        return [range(first, first + size) for first in firsts]
 
     def _even_sizes(self, name: str, count: int) -> tuple[int, ...]:
         return (self._even_size(name, count),) * self.ranks.size
@@ -176,7 +181,3 @@ class _Division:
     def _refuse(self, name: str, what: str, style: Style) -> UnsupportedModel:
         why = f"their {name} is {what}, which is not divided among ranks as {style.value!r}"
         return UnsupportedModel(self.model_type, why)
-
-
-def _set(owner: nn.Module, name: str, weight: Tensor) -> None:
-    setattr(owner, name, nn.Parameter(weight, requires_grad=False))

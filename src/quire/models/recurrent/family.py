@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
+from quire.models.recurrent.division import Division
 from quire.models.recurrent.kernels import DeltaNetWeights, RecurrentKernels, ShortConvWeights
 from quire.models.recurrent.pieces import Pieces
 
@@ -51,6 +52,11 @@ class RecurrentFamily(Protocol):
 
     class_names: frozenset[str]
     """The classes of transformers' modules that are of this kind."""
+
+    def division(self, part: nn.Module) -> Division:
+        """Return the division of a whole module among ranks. `compute` and `state` do for a rank's
+        part, whose counts are its own, as for a whole module."""
+        ...
 
     def state(self, part: nn.Module) -> StateSpec:
         """Return the state that the module keeps of a sequence. Raises UnsupportedModel for one

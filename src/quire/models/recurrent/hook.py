@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from quire.models.config import RecurrentLayer
+from quire.models.recurrent.division import Division
 from quire.models.recurrent.families.registry import family_of
 from quire.models.recurrent.family import JoinedProjections, RecurrentFamily, RecurrentStep
 from quire.models.recurrent.kernels import RecurrentKernels
@@ -72,6 +73,12 @@ def recurrent_layers(module: nn.Module) -> tuple[RecurrentLayer, ...]:
     that is not as its family's."""
     found = {index: family.state(part) for index, part, family in _parts(module)}
     return tuple(RecurrentLayer(index, found[index]) for index in sorted(found))
+
+
+def recurrent_divisions(module: nn.Module) -> dict[str, Division]:
+    """Return how ranks divide each recurrent module of a whole model, by its name."""
+    found = [(name, part, family_of(part)) for name, part in module.named_modules()]
+    return {name: family.division(part) for name, part, family in found if family is not None}
 
 
 def attach_states(module: nn.Module, context: RecurrentContext) -> None:

@@ -2,6 +2,7 @@
 an offset, for each group of columns. It is what the readers of all formats hand over and what the
 kernels of quantised weights pack."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,3 +66,14 @@ class GroupedWeight:
         if self.offsets is not None:
             values += self.offsets[..., None].float()
         return values.view(self.numbers.shape)
+
+
+def join_groups(parts: Sequence[GroupedWeight]) -> GroupedWeight:
+    """Return rows of weights of one form, one after another."""
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return GroupedWeight(
+        torch.cat([part.numbers for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(offsets) if offsets else None,
+        parts[0].num_bits,
+    )

@@ -2,7 +2,7 @@
 widened when something computes with it, and only for that computation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from quire.models.weights.group_form import GroupForm
-from quire.models.weights.grouped_weight import GroupedWeight
+from quire.models.weights.grouped_weight import GroupedWeight, join_groups
 
 CPU = torch.device("cpu")
 
@@ -161,6 +161,23 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
             return LazyWeight(part, tensor.device)
     plain = widened(tensor).narrow(dim, start, length)
     return plain.clone(memory_format=torch.contiguous_format)
+
+
+def join_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Return rows of one weight one after another, in a tensor of their own; those of a
+    `LazyWeight` stay as they are stored where that can be."""
+    stored = [part.stored for part in parts if isinstance(part, LazyWeight)]
+    if len(parts) == 1:
+        return parts[0]
+    if len(stored) == len(parts):
+        halves = [each.kept for each in stored if isinstance(each, HalfWeight)]
+        if len(halves) == len(parts):
+            return LazyWeight(HalfWeight(torch.cat(halves)), parts[0].device)
+        grouped = [found for each in stored if (found := each.grouped()) is not None]
+        if len(grouped) == len(parts):
+            whole = OpenedWeight(join_groups(grouped), parts[0].dtype)
+            return LazyWeight(whole, parts[0].device)
+    return torch.cat([widened(part) for part in parts])
 
 
 def widen_all(module: nn.Module) -> None:

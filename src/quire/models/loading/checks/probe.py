@@ -209,7 +209,8 @@ def probe_without_weights(
     """Probe a module without weights, so that a model is refused before they are read.
 
     Where a forward needs numbers, as to choose an expert, only what came before is checked. Returns
-    the layers that were seen.
+    the layers with attention that were seen, by their index in the module, each with its index
+    among themselves.
     """
     record = ProbeRecord(model_type, layering, recurrent_layers(module))
     prepare(module, model_type)
@@ -217,9 +218,9 @@ def probe_without_weights(
         try:
             _forward(module, NO_TOKENS, position_ids=positions[None])
         except FORWARD_ERRORS:
-            return record.layers
+            return record.numbered()
     record.refuse_incomplete()
-    return record.layers
+    return record.numbered()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
 from quire.models.config import UnsupportedModel
+from quire.models.recurrent.division import Division, Span, Spans, Units
 from quire.models.recurrent.families.module_parts import side_by_side
 from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights
@@ -45,6 +46,29 @@ class DeltaNet:
             *("Qwen3NextGatedDeltaNet", "OlmoHybridGatedDeltaNet"),
         }
     )
+
+    def division(self, part: nn.Module) -> Division:
+        heads = _heads(part)
+        keys = Units(heads.num_keys, "key heads (linear_num_key_heads)")
+        values = Units(heads.num_values, "value heads (linear_num_value_heads)")
+        key_rows, value_rows = Span(keys, heads.key_size), Span(values, heads.value_size)
+        mixed, of_values = (key_rows, key_rows, value_rows), (Span(values),)
+        return Division(
+            rows={
+                **_projected_rows(part, key_rows, value_rows),
+                "conv1d": mixed,
+                "A_log": of_values,
+                "dt_bias": of_values,
+            },
+            inputs={OUTPUTS[_kind(part)]: value_rows},
+            counts={
+                "num_k_heads": (Span(keys),),
+                "num_v_heads": of_values,
+                "key_dim": (key_rows,),
+                "value_dim": (value_rows,),
+                "conv_dim": mixed,
+            },
+        )
 
     def state(self, part: nn.Module) -> StateSpec:
         heads, activation = _heads(part), str(getattr(part, "activation", ""))
@@ -83,6 +107,26 @@ def _kind(part: nn.Module) -> str:
 def _heads(part: nn.Module) -> HeadShape:
     names = ("num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim")
     return HeadShape(*(int(getattr(part, name)) for name in names))
+
+
+def _projected_rows(part: nn.Module, keys: Span, values: Span) -> dict[str, Spans]:
+    """Return the outputs of each projection. `keys` and `values` are those of all heads."""
+    kind, of_values = _kind(part), (Span(values.units),)
+    if kind == OLMO:
+        return {
+            **dict.fromkeys(("q_proj", "k_proj"), (keys,)),
+            **dict.fromkeys(("v_proj", "g_proj"), (values,)),
+            **dict.fromkeys(("a_proj", "b_proj"), of_values),
+        }
+    if kind == APART:
+        narrow = dict.fromkeys(("in_proj_a", "in_proj_b"), of_values)
+        return {"in_proj_qkv": (keys, keys, values), "in_proj_z": (values,), **narrow}
+    num_shared = values.units.count // keys.units.count
+    width = 2 * keys.size + 2 * num_shared * values.size
+    return {
+        "in_proj_qkvz": (Span(keys.units, width),),
+        "in_proj_ba": (Span(keys.units, 2 * num_shared),),
+    }
 
 
 def _inputs(part: nn.Module, projected: tuple[Tensor, ...]) -> DeltaNetInputs:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
+from quire.models.recurrent.division import Division, Span, Units
 from quire.models.recurrent.families.module_parts import (
     conv_weights,
     count,
@@ -29,6 +30,27 @@ class KimiFamily:
     """Implements `RecurrentFamily` for the delta attention of Kimi Linear."""
 
     class_names = frozenset({"KimiLinearDeltaAttention"})
+
+    def division(self, part: nn.Module) -> Division:
+        num_heads, head_size = _heads(part)
+        each = Span(Units(num_heads, "heads (linear_num_heads)"))
+        rows = Span(each.units, head_size)
+        mixed = ("q_proj", "k_proj", "v_proj")
+        wide = (*mixed, "g_b_proj", "forget_gate.f_b_proj", "forget_gate.dt_bias")
+        return Division(
+            rows={
+                **dict.fromkeys(wide, (rows,)),
+                "conv1d": (rows,) * len(mixed),
+                "b_proj": (each,),
+                "forget_gate.A_log": (each,),
+            },
+            inputs={"o_proj": rows},
+            counts={
+                **dict.fromkeys(("num_heads", "forget_gate.num_heads"), (each,)),
+                **dict.fromkeys(("qkv_dim", "forget_gate.qkv_dim"), (rows,)),
+                "conv_dim": (rows,) * len(mixed),
+            },
+        )
 
     def state(self, part: nn.Module) -> StateSpec:
         refuse_other_activation(part)

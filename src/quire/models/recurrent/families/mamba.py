@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, silu, softplus
 
 from quire.cache.spec import StateSpec
+from quire.models.recurrent.division import Division, Span, Units
 from quire.models.recurrent.families.module_parts import (
     conv_weights,
     count,
@@ -25,10 +26,24 @@ PROJECTIONS = ("in_proj",)
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
+FIELDS = {"JambaMambaMixer": "mamba_expand * hidden_size"}
+"""The field of the number of channels, where it is not `intermediate_size`."""
+
+
 class MambaFamily:
     """Implements `RecurrentFamily` for Falcon Mamba, Jamba and Mamba."""
 
     class_names = frozenset({"FalconMambaMixer", "JambaMambaMixer", "MambaMixer"})
+
+    def division(self, part: nn.Module) -> Division:
+        name = FIELDS.get(type(part).__name__, "intermediate_size")
+        channels = Span(Units(count(part, "intermediate_size"), f"channels ({name})"))
+        once = ("conv1d", "dt_proj", "A_log", "D")
+        return Division(
+            rows={"in_proj": (channels,) * 2, **dict.fromkeys(once, (channels,))},
+            inputs={"x_proj": channels, "out_proj": channels},
+            counts={"intermediate_size": (channels,)},
+        )
 
     def state(self, part: nn.Module) -> StateSpec:
         refuse_other_activation(part)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from quire.cache.spec import StateSpec
+from quire.models.recurrent.division import Division, GroupNorm, Span, Units
 from quire.models.recurrent.families.module_parts import (
     conv_weights,
     count,
@@ -49,6 +50,15 @@ class Mamba2Shape(NamedTuple):
         return self.num_values + 2 * self.num_shared
 
 
+HEADS_AND_GROUPS = {
+    "Mamba2Mixer": ("num_heads", "n_groups"),
+    "NemotronHMamba2Mixer": ("mamba_num_heads", "n_groups"),
+    "Zamba2MambaMixer": ("n_mamba_heads", "mamba_ngroups"),
+}
+"""The fields of the configuration that count heads and groups, where they are not the usual."""
+USUAL = ("mamba_n_heads", "mamba_n_groups")
+
+
 class Mamba2Family:
     """Implements `RecurrentFamily` for Bamba, Falcon-H1, Granite 4 H, Mamba-2, Nemotron-H, Zamba 2.
 
@@ -60,6 +70,30 @@ class Mamba2Family:
         {"BambaMixer", "FalconH1Mixer", "GraniteMoeHybridMambaLayer", "Mamba2Mixer"}
         | {"NemotronHMamba2Mixer", "Zamba2MambaMixer"}
     )
+
+    def division(self, part: nn.Module) -> Division:
+        shape = _shape(part)
+        of_heads, of_groups = HEADS_AND_GROUPS.get(type(part).__name__, USUAL)
+        heads = Units(shape.num_heads, f"Mamba heads ({of_heads})")
+        groups = Units(shape.num_groups, f"groups of Mamba heads ({of_groups})", are_shared=True)
+        values, steps, shared = (
+            Span(heads, shape.head_size),
+            Span(heads),
+            Span(groups, shape.state_size),
+        )
+        mixed = (values, shared, shared)
+        rows = {"in_proj": (values, *mixed, steps), "conv1d": mixed}
+        rows |= dict.fromkeys(("A_log", "D", "dt_bias"), (steps,))
+        counts = {"num_heads": (steps,), "n_groups": (Span(groups),), "conv_dim": mixed}
+        counts["intermediate_size"] = (values,)
+        if isinstance(getattr(part, "mup_vector", None), Tensor):
+            rows["mup_vector"] = rows["in_proj"]
+            counts["groups_time_state_size"] = (shared,)
+        norm = None
+        if list(part.get_submodule("norm").parameters()):
+            norm = GroupNorm("norm", groups, shape.num_values // shape.num_groups)
+            rows["norm.weight"] = (values,)
+        return Division(rows, {"out_proj": values}, counts, norm)
 
     def state(self, part: nn.Module) -> StateSpec:
         shape = _shape(part)

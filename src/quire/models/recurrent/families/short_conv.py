@@ -4,6 +4,7 @@ channel, and one behind it."""
 from torch import Tensor, nn
 
 from quire.cache.spec import StateSpec
+from quire.models.recurrent.division import Division, Span, Units
 from quire.models.recurrent.family import ModuleCore, RecurrentStep
 from quire.models.recurrent.kernels import ShortConvWeights
 
@@ -15,6 +16,12 @@ class ShortConv:
     """Implements `RecurrentFamily`."""
 
     class_names = frozenset({"Lfm2ShortConv", "Lfm2MoeShortConv"})
+
+    def division(self, part: nn.Module) -> Division:
+        channels = Span(Units(len(part.get_parameter("conv.weight")), "channels (hidden_size)"))
+        return Division(
+            rows={"in_proj": (channels,) * 3, "conv": (channels,)}, inputs={"out_proj": channels}
+        )
 
     def state(self, part: nn.Module) -> StateSpec:
         channels, _, width = part.get_parameter("conv.weight").shape
