@@ -10,10 +10,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quire.cache.admission import ComputedBlocks
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import AccountsError
 from quire.cache.block_table import BlockTable
-from quire.cache.chain import Chain
+from quire.cache.chain import Chain, Content
 from quire.cache.kv_cache import KVCache
+from quire.cache.states.host_states import HostStates
 from quire.cache.states.state_cache import StateCache
 from quire.cache.states.state_use import NULL_STATE, StateUse
 from quire.models.recurrent.pieces import Pieces
@@ -110,9 +112,53 @@ def gives_states_back_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateCache, "_pass", careless)
 
 
+def swaps_a_state_one_token_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own one, which a step ahead has moved on."""
+    swap_out = StateCache.swap_out
+
+    def late(cache: StateCache, table: BlockTable, num_computed: int) -> bool:
+        states = table.states
+        if states is None or states.position != num_computed + 1:
+            return swap_out(cache, table, num_computed)
+        return swap_out(cache, table, states.position)
+
+    def point(cache: StateCache, table: BlockTable, num_computed: int) -> int:
+        return num_computed
+
+    monkeypatch.setattr(StateCache, "swap_out", late)
+    monkeypatch.setattr(StateCache, "swap_point", point)
+
+
+def evicts_the_state_of_a_swapped_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is copied to where that state is."""
+    put = HostStates.put
+
+    def greedy(
+        host: HostStates, digest: bytes, content: Content, num_blocks: int, kind: int
+    ) -> int | None:
+        if host._free or host._cached or not host._swapped:
+            return put(host, digest, content, num_blocks, kind)
+        return min(host._swapped)
+
+    monkeypatch.setattr(HostStates, "put", greedy)
+
+
+def comes_back_before_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a step are done in another order than that of the decisions."""
+    take = KVCache.take_block_copies
+
+    def hasty(cache: KVCache) -> tuple[BlockCopy, ...]:
+        return tuple(sorted(take(cache), key=lambda copy: copy.kind is CopyKind.STATE_OUT))
+
+    monkeypatch.setattr(KVCache, "take_block_copies", hasty)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        swaps_a_state_one_token_late,
+        evicts_the_state_of_a_swapped_request,
+        comes_back_before_it_has_left,
         takes_a_snapshot_one_token_late,
         keeps_states_in_fewer_bits,
         writes_a_snapshot_that_others_read,

@@ -12,6 +12,7 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, Schedul
 from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.long import long_but_for
 from tests.models.driver import DEVICE
@@ -26,6 +27,7 @@ from tests.models.reference import (
 )
 
 RECURRENT = tuple(name for name, each in SERVED.items() if "state" in each.attention)
+SWAP_GIB = 0.02
 IN_EVERY_RUN = ("qwen3_5_text", "lfm2", "granitemoehybrid, Mamba-2", "falcon_h1", "mamba")
 """One for each operation, attention beside states in one layer, and none at all."""
 
@@ -47,12 +49,14 @@ def build(
             block_size=BLOCK_SIZE,
             kv_cache_tokens=tokens if has_attention else None,
             num_recurrent_states=num_states,
+            swap_space=SWAP_GIB,
         ),
         scheduling=SchedulingConfig(
             max_model_len=MAX_LEN,
             max_num_seqs=NUM_SEQS,
             max_num_batched_tokens=40 if is_tight else NUM_SEQS * MAX_LEN,
             async_scheduling=is_overlapped,
+            preemption_mode=PreemptionMode.SWAP,
         ),
     )
     engine, facts = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
@@ -84,7 +88,10 @@ def test_greedy_tokens_are_those_of_generate(
     prompts = fidelity_prompts()
     texts = texts_of(engine, [asked(str(index), prompt) for index, prompt in enumerate(prompts)])
     assert list(texts.values()) == references.greedy_texts(family)
-    assert engine.stats.num_states_active == engine.stats.num_blocks_active == 0
+    stats = engine.stats
+    assert stats.num_states_active == stats.num_blocks_active == stats.num_states_swapped == 0
+    if SERVED[family].attention != "state":
+        assert stats.num_swaps > 0 and stats.num_states_copied_in > 0
 
 
 @long_but_for(IN_EVERY_RUN, "family", RECURRENT)

@@ -48,6 +48,7 @@ class LoadedRanks:
         *,
         num_host_blocks: int = 0,
         num_states: int = 0,
+        num_host_states: int = 0,
     ) -> HFModel | LeadingModel:
         """Allocate K and V on all ranks, and return a model that attends over them. Models with
         recurrent layers have one rank."""
@@ -59,6 +60,7 @@ class LoadedRanks:
                 options,
                 num_host_blocks=num_host_blocks,
                 num_states=num_states,
+                num_host_states=num_host_states,
             )
         with others.leader.together():
             others.leader.tell(AttachModel(num_blocks, block_size, options, num_host_blocks))

@@ -133,6 +133,7 @@ def _setup(config: EngineConfig, engine: OutlinedEngine) -> EngineSetup:
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         num_states=facts.num_states,
+        num_host_states=facts.num_host_states,
         snapshots=SnapshotPolicy(interval=config.memory.state_snapshot_interval),
     )
     return EngineSetup(scheduler, cache, facts.async_scheduling)
