@@ -13,7 +13,10 @@ from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.sharing import OPEN
+from quire.cache.states.state_pool import StateTier
 from quire.cache.swapping import RecomputeCost
+from quire.scheduler.prefix_probe import probe_prefix
 from tests.cache.states.test_states import CONFIG, SIZE, compute, found, prompt, serve
 
 HOSTED = replace(CONFIG, num_host_blocks=32, num_host_states=4)
@@ -122,7 +125,8 @@ FEW = replace(HOSTED, num_states=4)
 def test_an_evicted_snapshot_is_found_on_the_host_and_is_one_again(config: CacheConfig) -> None:
     cache = evicted(config)
     (out, *_) = [copy for copy in take_copies(cache) if copy.kind is CopyKind.STATE_OUT]
-    assert found(cache, prompt(0, 9)) == 8
+    probed = probe_prefix(cache, prompt(0, 9), OPEN)
+    assert (probed.num_cached, probed.num_on_device, probed.state) == (8, 0, StateTier.HOST)
     table = cache.open_table()
     assert cache.admit(table, prompt(0, 9)) == 8
     back = [copy for copy in take_copies(cache) if copy.kind is CopyKind.STATE_IN]
@@ -131,7 +135,8 @@ def test_an_evicted_snapshot_is_found_on_the_host_and_is_one_again(config: Cache
     cache.advance(table, prompt(0, 9), 9)
     cache.release(table)
     cache.check()
-    assert cache.num_cached(cache.open_table(), prompt(0, 9), use_host=False) == 8
+    probed = probe_prefix(cache, prompt(0, 9), OPEN)
+    assert (probed.num_cached, probed.num_on_device, probed.state) == (8, 8, StateTier.DEVICE)
 
 
 def test_where_one_state_is_left_a_snapshot_is_copied_to_the_request_itself() -> None:

@@ -60,7 +60,7 @@ def build(
         ),
     )
     engine, facts = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
-    assert facts.num_states == num_states
+    assert facts.num_states == num_states and facts.num_host_states > 0
     return engine
 
 

@@ -83,6 +83,12 @@ class StateCache:
             return found
         return FoundState(on_host.state_id, on_host.num_blocks, StateTier.HOST)
 
+    def tier_after(self, table: BlockTable, num_tokens: int) -> StateTier | None:
+        """Return the memory of the snapshot after the last of the first `num_tokens`, None if there
+        is none at all."""
+        found = self.find(table.chain, num_tokens // self._block_size, use_host=True)
+        return None if found is None else found.tier
+
     def num_seen(self, chain: Chain, max_blocks: int) -> int:
         """Return how many leading blocks of `chain` are remembered, `max_blocks` at most."""
         seen = (each in self._seen for each in chain.digests[:max_blocks])
