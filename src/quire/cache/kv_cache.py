@@ -293,10 +293,12 @@ class KVCache:
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         """Release the table, its first `num_computed` tokens kept by the host until it is admitted
         again or forgotten. Return False, and do nothing, if the host has too few blocks or states,
-        or if the table has given back what the next token sees: it may have grown for a later one,
-        whose step is now thrown away.
+        or if the table has given back what the next token sees, or has no state after just these
+        tokens: it may have grown for a later one, whose step is now thrown away.
         """
         if self._host is None or table not in self._held:
+            return False
+        if self.swap_point(table, num_computed) != num_computed:
             return False
         if not has_visible(table, self._groups, num_computed, self._block_size):
             return False

@@ -19,7 +19,8 @@ from quire.cache.swapping import RecomputeCost
 from quire.scheduler.prefix_probe import probe_prefix
 from tests.cache.states.test_states import CONFIG, SIZE, compute, found, prompt, serve
 
-HOSTED = replace(CONFIG, num_host_blocks=32, num_host_states=4)
+OLDEST_FIRST = replace(CONFIG.snapshots, gain_weight=0.0)
+HOSTED = replace(CONFIG, num_host_blocks=32, num_host_states=4, snapshots=OLDEST_FIRST)
 WITHOUT_ATTENTION = replace(HOSTED, groups=(), num_blocks=1, num_host_blocks=0)
 
 

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.spec import StateSpec
 from quire.models.config import RecurrentLayer
-from quire.models.recurrent.state_copier import build_state_copier
-from quire.models.recurrent.state_store import build_state_store
+from quire.models.kv.block_copier import BlockCopier
+from quire.models.kv.staged_queue import StagedQueue, Streams
+from quire.models.kv.streams import HostStream
+from quire.models.recurrent.state_copier import RowGatherer, StateCopier, build_state_copier
+from quire.models.recurrent.state_store import StateStore, build_state_store
 
 CPU = torch.device("cpu")
 SHAPES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple), min_size=1)
@@ -31,6 +34,15 @@ def test_parts_share_nothing_and_cover_the_row(specs: list[StateSpec], num_state
     assert not store.rows[0].any()
 
 
+def staged_copier(store: StateStore) -> StateCopier:
+    """A copier as that of a GPU, on streams whose work is done at once."""
+    assert store.host is not None
+    staging = torch.full((2, store.rows.shape[1]), -1.0)
+    streams = Streams(HostStream(), HostStream(), HostStream())
+    queue = StagedQueue(RowGatherer(store.rows, staging), store.host, staging, streams)
+    return StateCopier(BlockCopier(queue))
+
+
 @given(
     st.lists(
         st.tuples(
@@ -41,11 +53,12 @@ def test_parts_share_nothing_and_cover_the_row(specs: list[StateSpec], num_state
         max_size=8,
     ),
     st.sampled_from([3, 1 << 18]),
+    st.booleans(),
 )
 def test_states_are_copied_in_order(
-    moves: list[tuple[CopyKind, int, int]], num_elements: int
+    moves: list[tuple[CopyKind, int, int]], num_elements: int, is_staged: bool
 ) -> None:
-    """Large ones as small ones."""
+    """Large ones as small ones, and through staging memory, as on a GPU."""
     layers = [RecurrentLayer(0, StateSpec(((num_elements,),)))]
     store = build_state_store(layers, 5, device=CPU, num_host_states=3)
     assert store.host is not None and store.host.shape == (3, num_elements)
@@ -60,7 +73,7 @@ def test_states_are_copied_in_order(
         else:
             expected[state] = there[host]
             copies.append(BlockCopy(kind, host, state))
-    copier = build_state_copier(store, CPU)
+    copier = staged_copier(store) if is_staged else build_state_copier(store, CPU)
     assert copier is not None
     copier.copy_states([*copies, BlockCopy(CopyKind.OUT, 1, 1)])
     assert [set(row.tolist()) for row in store.rows] == [{value} for value in expected]

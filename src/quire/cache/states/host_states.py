@@ -39,6 +39,10 @@ class HostStates:
         self._swapped: set[int] = set()
 
     @property
+    def num_states(self) -> int:
+        return self._num_states
+
+    @property
     def usage(self) -> HostStateUsage:
         return HostStateUsage(len(self._cached), len(self._swapped))
 

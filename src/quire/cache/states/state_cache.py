@@ -173,9 +173,8 @@ class StateCache:
     def _offloaded(self, digest: bytes, gone: Snapshot) -> bool:
         """Copy a snapshot that is evicted from the device to the host, if it is of use there.
         Return whether the host has it."""
-        if gone.num_saved * self._block_size >= self.least_tokens and self._is_reachable(
-            gone.content
-        ):
+        saves_enough = gone.num_saved * self._block_size >= self.least_tokens
+        if self._host.num_states and saves_enough and self._is_reachable(gone.content):
             host_id = self._host.put(digest, gone.content, gone.num_blocks, gone.kind)
             if host_id is not None:
                 self._copies.append(BlockCopy(CopyKind.STATE_OUT, gone.state_id, host_id))
