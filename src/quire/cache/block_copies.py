@@ -19,7 +19,11 @@ class CopyKind(StrEnum):
     @property
     def is_of_state(self) -> bool:
         """Whether a state of recurrent layers is copied, not a block."""
-        return self in (CopyKind.STATE_OUT, CopyKind.STATE_IN)
+        return self not in BLOCK_KINDS
+
+
+BLOCK_KINDS = (CopyKind.OUT, CopyKind.IN, CopyKind.FORK)
+"""The kinds of copies of blocks."""
 
 
 class BlockCopy(NamedTuple):

@@ -221,8 +221,8 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_states_active=states.active,
         num_states_swapped=host_states.swapped,
         num_states_on_host=host_states.cached,
-        num_states_copied_out=counters.num_block_copies[CopyKind.STATE_OUT],
-        num_states_copied_in=counters.num_block_copies[CopyKind.STATE_IN],
+        num_state_copies_out=counters.num_block_copies[CopyKind.STATE_OUT],
+        num_state_copies_in=counters.num_block_copies[CopyKind.STATE_IN],
     )
 
 

@@ -183,7 +183,7 @@ class Stats(NamedTuple):
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
     by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
-    and `num_states_on_host` may be found; `num_states_copied_*` count copies of states.
+    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
     """
 
     num_running: int
@@ -233,8 +233,8 @@ class Stats(NamedTuple):
     num_states_active: int = 0
     num_states_swapped: int = 0
     num_states_on_host: int = 0
-    num_states_copied_out: int = 0
-    num_states_copied_in: int = 0
+    num_state_copies_out: int = 0
+    num_state_copies_in: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -91,7 +91,7 @@ def test_greedy_tokens_are_those_of_generate(
     stats = engine.stats
     assert stats.num_states_active == stats.num_blocks_active == stats.num_states_swapped == 0
     if SERVED[family].attention != "state":
-        assert stats.num_swaps > 0 and stats.num_states_copied_in > 0
+        assert stats.num_swaps > 0 and stats.num_state_copies_in > 0
 
 
 @long_but_for(IN_EVERY_RUN, "family", RECURRENT)
