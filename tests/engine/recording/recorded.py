@@ -1,7 +1,7 @@
 """A recorded scheduler under random inputs, with results out of thin air."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -47,6 +47,7 @@ cache_configs = st.builds(
     max_chunk_tokens=st.just(16),
     num_host_blocks=st.sampled_from([0, 6, 30]),
     num_states=st.sampled_from([0, 0, 3, 12]),
+    num_host_states=st.sampled_from([0, 4]),
 )
 scheduler_configs = st.builds(
     SchedulerConfig,
@@ -213,19 +214,7 @@ class Recorded:
             lambda: 1.7e9,
             minutes=segment_s * 7 / 60,
         )
-        self.cache = KVCache(
-            CacheConfig(
-                cache.num_blocks,
-                cache.block_size,
-                cache.enable_prefix_caching,
-                cache.groups,
-                cache.max_chunk_tokens,
-                cache.num_host_blocks,
-                self.recorder.block_hash,
-                num_states=cache.num_states,
-                snapshots=cache.snapshots,
-            )
-        )
+        self.cache = KVCache(replace(cache, block_hash=self.recorder.block_hash))
         self.scheduler = RecordedScheduler(config, self.cache, self.recorder)
 
     @property
