@@ -30,6 +30,7 @@ from quire.scheduler.request import (
 from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
+BETWEEN = (CopyKind.OUT, CopyKind.IN)
 TOKENS = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
 KINDS = [
     *(*["step"] * 5, *["add"] * 4, "resume", "abort"),
@@ -181,7 +182,8 @@ class Inputs:
             for chunk in chunks
             if draw(st.integers(0, 5)) == 0
         }
-        num_copies = sum(copy.kind is not CopyKind.FORK for copy in step.block_copies)
+        num_copies = sum(copy.kind in BETWEEN for copy in step.block_copies)
+        num_states = sum(copy.kind.is_of_state for copy in step.block_copies)
         failed = [chunk.request_id for chunk in chunks if draw(st.integers(0, 20)) == 20]
         score = TokenLogprobs(0, 0.0, ())
         scores = {
@@ -196,7 +198,9 @@ class Inputs:
             prompt_logprobs=scores,
             not_finite=frozenset(failed[:1]),
             grammar_failed=frozenset(failed[1:]),
-            copy_time=CopyTime(num_copies, 0.003 * num_copies, 0.001 * num_copies),
+            copy_time=CopyTime(
+                num_copies, 0.003 * num_copies, 0.001 * num_copies, num_states, 0.002 * num_states
+            ),
         )
 
 
