@@ -15,6 +15,7 @@ from quire.cache.block_pool import AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain, Content
 from quire.cache.kv_cache import KVCache
+from quire.cache.spec import FULL
 from quire.cache.states.host_states import HostStates
 from quire.cache.states.state_cache import StateCache
 from quire.cache.states.state_use import NULL_STATE, StateUse
@@ -30,9 +31,19 @@ def as_drawn(shape: Shape) -> Shape:
 
 
 def swapping(shape: Shape) -> Shape:
-    """A shape whose requests are swapped, to a host of a single state."""
-    mode, num_blocks = PreemptionMode.SWAP, 30
-    return replace(shape, num_host_blocks=num_blocks, num_host_states=1, preemption_mode=mode)
+    """A shape of few blocks, whose requests are swapped to a host of a single state."""
+    return replace(
+        shape,
+        block_size=2,
+        num_blocks=20,
+        max_num_seqs=4,
+        max_num_batched_tokens=12,
+        layers=(None, FULL),
+        num_host_blocks=60,
+        num_states=7,
+        num_host_states=1,
+        preemption_mode=PreemptionMode.SWAP,
+    )
 
 
 def search(max_examples: int, to_shape: Callable[[Shape], Shape]) -> None:

@@ -88,7 +88,8 @@ def asked(name: str, prompt: list[int], num_new: int = NUM_NEW) -> NewRequest:
 def test_greedy_tokens_are_those_of_generate(
     family: str, is_overlapped: bool, references: References
 ) -> None:
-    num_states = 24 if is_overlapped else 9  # it is swapped as of a snapshot, which must be there
+    # Ahead, a request is swapped as of a snapshot, which must be there.
+    num_states = 24 if is_overlapped else 9
     engine = build(
         family, references, num_states=num_states, is_tight=True, is_overlapped=is_overlapped
     )
@@ -98,7 +99,8 @@ def test_greedy_tokens_are_those_of_generate(
     stats = engine.stats
     assert stats.num_states_active == stats.num_blocks_active == stats.num_states_swapped == 0
     if SERVED[family].attention != "state":
-        assert stats.num_swaps > 0 and stats.num_state_copies_in > 0
+        assert stats.num_swaps > 0
+        assert is_overlapped or stats.num_state_copies_in > 0
 
 
 @long_but_for(IN_EVERY_RUN, "family", RECURRENT)
