@@ -96,6 +96,7 @@ def recurrent_shapes(draw: st.DrawFn) -> Shape:
         draw(shapes()),
         layers=draw(recurrent_stacks),
         num_states=draw(st.integers(2, 20)),
+        num_host_states=draw(st.just(0) | st.integers(1, 8)),
         snapshots=draw(st.just(PLANNED) | policies),
     )
 
@@ -224,6 +225,7 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     assert world.cache.host_usage.swapped == 0
     states = world.cache.state_usage
     assert states.active == 0
+    assert world.cache.states is None or world.cache.states.host_usage.swapped == 0
     assert states.free + states.cached == max(shape.num_states - 1, 0)
 
 

@@ -56,6 +56,7 @@ class Shape:
     num_states: int = 0
     """The states of recurrent layers, two or more where there are such layers."""
     snapshots: SnapshotPolicy = PLANNED
+    num_host_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def cache_of(shape: Shape, groups: tuple[AttentionPattern, ...]) -> KVCache:
             num_host_blocks=shape.num_host_blocks,
             num_states=shape.num_states,
             snapshots=shape.snapshots,
+            num_host_states=shape.num_host_states,
         )
     )
 
@@ -111,7 +113,13 @@ def runner_of(shape: Shape, *, wrap: Wrap = bare, grammars: Grammars = GRAMMARS.
         device="cpu",
         tables=toy_layout(shape.layers, hybrid=shape.hybrid).tables,
     )
-    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks, shape.num_states)
+    size = KVSize(
+        shape.num_blocks,
+        shape.block_size,
+        shape.num_host_blocks,
+        shape.num_states,
+        shape.num_host_states,
+    )
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
     return Runner(config, wrap(model), grammars)
 

@@ -13,7 +13,7 @@ from tests.models.kv.stores import as_bytes
 from torch import Tensor
 
 from bench.gpu.check import Finding, Place
-from quire.cache.block_copies import BlockCopy, CopyKind
+from quire.cache.block_copies import BLOCK_KINDS, BlockCopy, CopyKind
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.block_copier import BlockCopier, build_block_copier
 from quire.models.kv.kv_codec import choose_codec
@@ -142,7 +142,7 @@ def _overwrite(tensors: Sequence[Tensor], blocks: list[int], number: int) -> Non
 
 def _copies(rng: random.Random, size: Size) -> list[BlockCopy]:
     """Return copies in an order that matters, among blocks that are used again and again."""
-    kinds = [rng.choice(list(CopyKind)) for _ in range(4)]
+    kinds = [rng.choice(BLOCK_KINDS) for _ in range(4)]
     return [
         BlockCopy(kind, rng.randrange(size.num_blocks), rng.randrange(size.num_blocks))
         for kind in kinds

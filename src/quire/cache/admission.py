@@ -12,7 +12,7 @@ from quire.cache.chain import Chain, Content
 from quire.cache.host_pool import HostPool
 from quire.cache.prefix import find_prefix
 from quire.cache.spec import AttentionPattern
-from quire.cache.states.state_pool import FoundState
+from quire.cache.states.state_pool import FoundState, StateTier
 
 ON_HOST = -1
 """Stands in a table for a block that is still to be copied in from the host."""
@@ -41,8 +41,8 @@ class ComputedBlocks(NamedTuple):
 
     `block_ids` has one list for each group, all equally long: ON_HOST stands for each of
     `host_hits`, the null block where no later token looks. The first `num_cached_blocks` of each
-    group were found by their keys. Models with recurrent layers go on from the snapshot `state`,
-    although K and V of `num_kv_tokens` were found.
+    group were found by their keys. Models with recurrent layers go on from `state`, although K and
+    V of `num_kv_tokens` were found.
     """
 
     num_tokens: int
@@ -125,8 +125,12 @@ class BlockFinder:
                 host_hits.append(HostHit(group, index, self.host.block_of(key), key))
         for group, index, _, _ in host_hits:
             block_ids[group][index] = ON_HOST
-        num_cached_blocks = min((index for _, index, _ in swap.private), default=num_blocks)
-        return ComputedBlocks(swap.num_computed, num_cached_blocks, block_ids, host_hits)
+        num_full = swap.num_computed // self.block_size
+        num_cached_blocks = min((index for _, index, _ in swap.private), default=num_full)
+        found = ComputedBlocks(swap.num_computed, num_cached_blocks, block_ids, host_hits)
+        if swap.state_id is None:
+            return found
+        return found._replace(state=FoundState(swap.state_id, num_full, StateTier.SWAPPED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ class Swap(NamedTuple):
 
     `retained` blocks are found by their keys, on the device or the host; `private` ones were copied
     to the host. Together they hold `num_computed` tokens. `epoch` is that of the table: a reset
-    after it voids what is retained.
+    after it voids what is retained. `state_id` is the host's state after these tokens, for a model
+    with recurrent layers.
     """
 
     num_computed: int
     epoch: int
     retained: tuple[tuple[int, int, bytes], ...]
     private: tuple[tuple[int, int, int], ...]
+    state_id: int | None = None
 
     @property
     def keys(self) -> tuple[bytes, ...]:

@@ -21,6 +21,7 @@ class CacheConfig:
     - enable_kv_cache_events: whether what is cached and evicted is collected as events.
     - num_states: states of recurrent layers, the null state among them; 0 without such layers.
     - snapshots: where a request leaves snapshots of its states.
+    - num_host_states: states of host memory for what is swapped out or evicted.
     """
 
     num_blocks: int
@@ -33,6 +34,7 @@ class CacheConfig:
     enable_kv_cache_events: bool = False
     num_states: int = 0
     snapshots: SnapshotPolicy = PLANNED
+    num_host_states: int = 0
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

@@ -56,25 +56,17 @@ class KVCache:
         self._log = PrefixLog(config)
         self._host = (
             HostPool(config.num_host_blocks, self._gone_from_host)
-            if config.num_host_blocks
+            if config.num_host_blocks or config.num_host_states
             else None
         )
         self._pool = BlockPool(config.num_blocks, self._evicted)
         self._epoch = 0
         self._finder = BlockFinder(self._pool, self._host, config.groups, config.block_size)
+        self._copies: list[BlockCopy] = []
         self._states = (
-            StateCache(
-                config.num_states,
-                config.snapshots,
-                self._is_reachable,
-                block_size=config.block_size,
-                is_caching=self._is_caching,
-            )
-            if config.num_states
-            else None
+            StateCache(config, self._is_reachable, self._copies) if config.num_states else None
         )
         self.pins = Pins(self._finder, self._states, is_caching=self._is_caching)
-        self._copies: list[BlockCopy] = []
         self.offloads = True
         self._held: set[BlockTable] = set()
 
@@ -92,6 +84,11 @@ class KVCache:
     def host_usage(self) -> HostUsage:
         """The host's blocks by state."""
         return HostUsage(0, 0, 0) if self._host is None else self._host.usage
+
+    @property
+    def states(self) -> StateCache | None:
+        """The states of recurrent layers, None for a model without any."""
+        return self._states
 
     @property
     def state_usage(self) -> StateUsage:
@@ -273,38 +270,56 @@ class KVCache:
             table.num_passed[group] = 0
         table.num_cached_blocks = table.num_covered = 0
 
-    @property
-    def block_recompute_cost(self) -> RecomputeCost:
-        """The cost of losing one block's tokens in every group."""
-        return RecomputeCost(len(self._groups), self._block_size)
+    def prefix_recompute_cost(self, num_blocks: int) -> RecomputeCost:
+        """Return the cost of losing the first blocks of a prompt in every group, and the snapshot
+        of recurrent layers after them."""
+        num_tokens, num_states = num_blocks * self._block_size, int(self._states is not None)
+        return RecomputeCost(num_blocks * len(self._groups), num_tokens, num_states)
 
     def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:
         """Return the cost of recomputing the first `num_computed` tokens after a release."""
-        return recompute_cost_of(table, self._pool, num_computed, self._block_size)
+        cost = recompute_cost_of(table, self._pool, num_computed, self._block_size)
+        if self._states is None:
+            return cost
+        return self._states.recompute_cost(table, num_computed, cost)
+
+    def swap_point(self, table: BlockTable, num_computed: int) -> int:
+        """Return after how many tokens, `num_computed` at most, a swapped table can go on; 0 for
+        none. With recurrent layers there must be a state after just these."""
+        if self._states is None:
+            return num_computed
+        return self._states.swap_point(table, num_computed)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         """Release the table, its first `num_computed` tokens kept by the host until it is admitted
-        again or forgotten. Return False, and do nothing, if the host has too few blocks, or if the
-        table has given back what the next token sees: it may have grown for a later one, whose
-        step is now thrown away.
+        again or forgotten. Return False, and do nothing, if the host has too few blocks or states,
+        or if the table has given back what the next token sees, or has no state after just these
+        tokens: it may have grown for a later one, whose step is now thrown away.
         """
-        if self._host is None or table not in self._held or self._states is not None:
+        if self._host is None or table not in self._held:
+            return False
+        if self.swap_point(table, num_computed) != num_computed:
             return False
         if not has_visible(table, self._groups, num_computed, self._block_size):
             return False
         copies = swap_out(table, self._pool, self._host, num_computed, self._block_size)
         if copies is None:
             return False
+        if self._states is not None and not self._states.swap_out(table, num_computed):
+            self.forget(table)
+            return False
         self._copies += copies
         self.release(table)
         return True
 
     def forget(self, table: BlockTable) -> None:
-        """Drop the host blocks of a swapped-out table."""
+        """Drop the host blocks of a swapped-out table, and its state."""
         swap, table.swap = table.swap, None
         if swap is not None and self._host is not None:
             keys = swap.keys if swap.epoch == self._epoch else ()
             self._host.release(keys, (host_id for *_, host_id in swap.private), table.payer)
+            if self._states is not None and swap.state_id is not None:
+                self._states.drop_swapped(swap.state_id)
 
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
@@ -385,7 +400,8 @@ class KVCache:
         """Return the copies that must be done before the next step runs, for all that was answered
         until now.
         """
-        copies, self._copies = tuple(self._copies), []
+        copies = tuple(self._copies)
+        self._copies.clear()
         return copies
 
     def check(self) -> None:
@@ -425,10 +441,10 @@ class KVCache:
         found = self._finder.prefix(chain, num_reusable, use_host=use_host)
         if self._states is None:
             return found
-        num_kv_tokens = found.num_tokens
+        states, num_kv_tokens = self._states, found.num_tokens
         if not self._groups:
-            num_kv_tokens = self._states.num_seen(chain, num_reusable) * self._block_size
-        while (state := self._states.find(chain, found.num_cached_blocks)) is not None:
+            num_kv_tokens = states.num_seen(chain, num_reusable) * self._block_size
+        while state := states.find(chain, found.num_cached_blocks, use_host=use_host):
             if state.num_blocks == found.num_cached_blocks:
                 return found._replace(state=state, num_kv_tokens=num_kv_tokens)
             found = self._finder.prefix(chain, state.num_blocks, use_host=use_host)

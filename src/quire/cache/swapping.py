@@ -16,12 +16,13 @@ from quire.cache.spec import AttentionPattern
 
 
 class RecomputeCost(NamedTuple):
-    """All that a request alone holds: blocks, and the tokens that would be computed again without
-    them.
+    """All that a request alone holds: blocks, states of recurrent layers, and the tokens that would
+    be computed again without them.
     """
 
     num_blocks: int
     num_tokens: int
+    num_states: int = 0
 
 
 def recompute_cost_of(

@@ -95,7 +95,8 @@ class MemoryConfig:
     num_gpu_blocks_override, kv_cache_memory_bytes, kv_cache_tokens, gpu_memory_utilization: KV
         memory in blocks, bytes, tokens of context, or as the share of the device that the model
         and KV take together; at most one of them.
-    swap_space: host memory for swapped blocks, in GiB; None for 4 beside a GPU, 0 on a CPU.
+    swap_space: host memory for swapped blocks and states, in GiB; None for 4 beside a GPU, 0 on a
+        CPU.
     is_device_shared: engines of other models have their own shares of the device, so that what they
         use is not taken from this one's.
     num_recurrent_states: states of recurrent layers, the null state among them; None for as many as

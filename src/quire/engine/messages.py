@@ -149,6 +149,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float]
     num_states: int = 0
     """The states of recurrent layers, the null state among them; 0 without such layers."""
+    num_host_states: int = 0
+    """The states of recurrent layers in host memory."""
     attention: str = "none"
     """The attention backend and the instruction set of its kernels."""
     experts: str = "none"

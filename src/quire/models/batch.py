@@ -136,7 +136,8 @@ class Model(Protocol):
     def vocab_size(self) -> int: ...
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
-        """Start the block copies of a step, before it and in order; the step reads their results.
+        """Start the copies of a step, of blocks and of states, before it and in order; the step
+        reads their results.
 
         `new_blocks` are blocks newly taken by its requests; copies out of other blocks may overlap
         the step.

@@ -264,13 +264,14 @@ class KVSize(NamedTuple):
 
     `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's, for
     requests that are swapped out. `num_states` are those of recurrent layers, the null state among
-    them; 0 without such layers.
+    them; 0 without such layers. `num_host_states` are the host's.
     """
 
     num_blocks: int
     block_size: int
     num_host_blocks: int = 0
     num_states: int = 0
+    num_host_states: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from quire.models.layers.temperature import is_tempered, switch_off, temperature
 from quire.models.recurrent.hook import StateAccess
 from quire.models.recurrent.kernels import RecurrentKernels
 from quire.models.recurrent.pieces import Pieces
+from quire.models.recurrent.state_copier import StateCopier
 from quire.models.recurrent.state_store import StateStore
 
 HOOK = "quire_attention_hook"
@@ -69,8 +70,8 @@ class HFModel:
     """Implements `Model` over a transformers module.
 
     `backend` and `copier` work on one `store`. `states` and the `kernels` that work on them are for
-    recurrent layers; None without. Several models may share one `module`, but only one of them may
-    run at a time.
+    recurrent layers; None without. `state_copier` copies them; None if the host has none. Several
+    models may share one `module`, but only one of them may run at a time.
     """
 
     module: nn.Module
@@ -81,6 +82,7 @@ class HFModel:
     store: KVStore
     states: StateStore | None = None
     kernels: RecurrentKernels | None = None
+    state_copier: StateCopier | None = None
 
     @property
     def device(self) -> torch.device:
@@ -92,10 +94,18 @@ class HFModel:
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
-        self.copier.copy_blocks(copies, new_blocks)
+        if self.state_copier is None:
+            self.copier.copy_blocks(copies, new_blocks)
+            return
+        self.state_copier.copy_states(copies)
+        blocks = [each for each in copies if not each.kind.is_of_state]
+        self.copier.copy_blocks(blocks, new_blocks)
 
     def take_copy_time(self) -> CopyTime:
-        return self.copier.take_copy_time()
+        of_blocks = self.copier.take_copy_time()
+        if self.state_copier is None:
+            return of_blocks
+        return of_blocks.with_states(self.state_copier.take_copy_time())
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

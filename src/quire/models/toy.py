@@ -108,15 +108,23 @@ class ToyModel:
         self._store = [np.zeros((size.num_blocks, width), dtype=np.uint64) for width in widths]
         self._host = [np.zeros((size.num_host_blocks, width), dtype=np.uint64) for width in widths]
         self._states: Words = np.zeros((len(layers), max(size.num_states, 1)), dtype=np.uint64)
-        self._num_copied = 0
+        self._host_states: Words = np.zeros((len(layers), size.num_host_states), dtype=np.uint64)
+        self._num_copied = self._num_states_copied = 0
 
     @property
     def vocab_size(self) -> int:
         return self._vocab_size
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
-        """Copy the blocks one by one: batches of copies must result in the same."""
+        """Copy the blocks and states one by one: batches of copies must result in the same."""
         for kind, source, target in copies:
+            if kind is CopyKind.STATE_OUT:
+                self._host_states[:, target] = self._states[:, source]
+            elif kind is CopyKind.STATE_IN:
+                self._states[:, target] = self._host_states[:, source]
+            if kind.is_of_state:
+                self._num_states_copied += 1
+                continue
             read = self._host if kind is CopyKind.IN else self._store
             written = self._host if kind is CopyKind.OUT else self._store
             for to, words in zip(written, read, strict=True):
@@ -127,9 +135,10 @@ class ToyModel:
         return ToyRows(self._store)
 
     def take_copy_time(self) -> CopyTime:
-        """Return how many blocks were copied, in no time."""
-        num_copied, self._num_copied = self._num_copied, 0
-        return CopyTime(num_copied)
+        """Return how many blocks and states were copied, in no time."""
+        copied = CopyTime(self._num_copied, num_states=self._num_states_copied)
+        self._num_copied = self._num_states_copied = 0
+        return copied
 
     def forward(self, batch: Batch) -> Tensor:
         return self._logits(self._hidden(batch), batch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import MissKind, PrefixMiss
+from quire.cache.states.host_states import HostStateUsage
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -183,6 +184,7 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
     """Return the current statistics. The last event of the queue's head says whether the queue
     waits for capacity, because few requests may pass the head."""
     usage, host, states = cache.usage, cache.host_usage, cache.state_usage
+    host_states = HostStateUsage() if cache.states is None else cache.states.host_usage
     head, used = waiting.head, counters.usage.total
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
@@ -217,6 +219,10 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_states_free=states.free,
         num_states_cached=states.cached,
         num_states_active=states.active,
+        num_states_swapped=host_states.swapped,
+        num_states_on_host=host_states.cached,
+        num_state_copies_out=counters.num_block_copies[CopyKind.STATE_OUT],
+        num_state_copies_in=counters.num_block_copies[CopyKind.STATE_IN],
     )
 
 

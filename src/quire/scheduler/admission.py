@@ -48,6 +48,7 @@ class Admission:
         self._running = running
         self._cost = cost
         self._counters = counters
+        self._block_size = cache.prefix_recompute_cost(1).num_tokens
         self._keep_free = int(config.watermark * cache.num_usable_blocks)
         self._calm_at = 0
 
@@ -56,11 +57,13 @@ class Admission:
         how many tokens the host keeps, or None if it keeps nothing.
 
         What awaits its result is computed again, so that the result can be dropped; and so is all
-        of a prompt whose rows are needed together, or still to be scored.
+        of a prompt whose rows are needed together, or still to be scored. Recurrent layers compute
+        again what they have no state before.
         """
         if victim.needs_rows:
             return None
-        num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
+        num_computed = min(victim.num_computed, len(victim.token_ids) - 1)
+        num_kept = self._cache.swap_point(victim.table, num_computed)
         recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
         if self._cost.prefers_swap(recompute_cost) and self._cache.swap_out(victim.table, num_kept):
             return num_kept
@@ -71,11 +74,14 @@ class Admission:
         self._calm_at = number + CALM_STEPS
 
     def update_offloading(self) -> None:
-        """Set whether the cache offloads evicted blocks to the host, from the measured speeds and
-        the recent hit rate."""
+        """Set whether the cache offloads evicted blocks to the host, and which snapshots of states,
+        from the measured speeds and the recent hit rate."""
+        hit_rate = self._counters.recent.rate
         self._cache.offloads = self._cost.prefers_offload(
-            self._cache.block_recompute_cost, self._counters.recent.rate
+            self._cache.prefix_recompute_cost(1), hit_rate
         )
+        if self._cache.states is not None:
+            self._cache.states.least_tokens = self._cost.least_offload(hit_rate)
 
     def blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
         """Return the limit of the step that blocks a request, or None. A sequence stays reserved
@@ -160,9 +166,10 @@ class Admission:
 
     def _uses_host(self, request: Request) -> bool:
         """Return whether the request copies its blocks in from the host instead of recomputing
-        them."""
+        them; a short prompt may be computed sooner than the state after it is copied."""
+        num_blocks = max(len(request.token_ids) // self._block_size, 1)
         return self._cost.prefers_host(
-            self._cache.block_recompute_cost, is_resumed=request.num_preemptions > 0
+            self._cache.prefix_recompute_cost(num_blocks), is_resumed=request.num_preemptions > 0
         )
 
     def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:

@@ -8,7 +8,9 @@ over recent copies.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
+from quire.cache.block_copies import CopyTime
 from quire.cache.swapping import RecomputeCost
 
 DECAY = 0.98
@@ -73,13 +75,15 @@ class _Sums:
 
 class CostModel:
     """Learns how long computing and copying take. `token_s` and `block_s` are the seconds to
-    compute one more token, and to copy one block; None until something was measured.
+    compute one more token, and to copy one block, `state_s` those to copy one state of recurrent
+    layers; None until something was measured.
     """
 
     def __init__(self, mode: PreemptionMode) -> None:
         self._mode = mode
         self._steps = _Sums()
         self._copies = _Sums()
+        self._state_copies = _Sums()
 
     @property
     def token_s(self) -> float | None:
@@ -94,15 +98,21 @@ class CostModel:
     def block_s(self) -> float | None:
         return self._copies.ratio
 
+    @property
+    def state_s(self) -> float | None:
+        return self._state_copies.ratio
+
     def observe_step(self, num_tokens: int, compute_s: float) -> None:
         """Learn from a step that computed `num_tokens` in `compute_s` seconds."""
         if num_tokens:
             self._steps.add(num_tokens, compute_s)
 
-    def observe_copies(self, num_blocks: int, copy_s: float) -> None:
-        """Learn from the copies of `num_blocks` to or from the host that took `copy_s` seconds."""
-        if num_blocks:
-            self._copies.add(num_blocks, copy_s)
+    def observe_copies(self, copied: CopyTime) -> None:
+        """Learn from the copies of blocks and states to or from the host."""
+        if copied.num_blocks:
+            self._copies.add(copied.num_blocks, copied.copy_s)
+        if copied.num_states:
+            self._state_copies.add(copied.num_states, copied.state_copy_s)
 
     def prefers_swap(self, recompute_cost: RecomputeCost) -> bool:
         """Return whether swapping a preempted request out and in again takes less time than
@@ -110,14 +120,14 @@ class CostModel:
         """
         if self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
-        return self._is_cheaper(2 * recompute_cost.num_blocks, recompute_cost.num_tokens)
+        return self._is_cheaper(recompute_cost, num_times=2)
 
     def prefers_host(self, recompute_cost: RecomputeCost, *, is_resumed: bool) -> bool:
         """Return whether blocks on the host are copied in instead of recomputed. A forced
         preemption mode does not affect the prefix hits of new requests."""
         if is_resumed and self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
-        return self._is_cheaper(recompute_cost.num_blocks, recompute_cost.num_tokens)
+        return self._is_cheaper(recompute_cost, num_times=1)
 
     def prefers_offload(self, block: RecomputeCost, hit_rate: float) -> bool:
         """Return whether evicted tokens are offloaded, given the share `hit_rate` of them that is
@@ -128,6 +138,16 @@ class CostModel:
         chance = max(hit_rate, MIN_CHANCE)
         return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
 
+    def least_offload(self, hit_rate: float) -> int:
+        """Return how many tokens an evicted snapshot of a state must save to be offloaded, given
+        the share `hit_rate` of evicted tokens that is requested again; 0 until both copies and
+        steps were measured."""
+        state_s, token_s = self.state_s, self.token_s
+        if state_s is None or not token_s:
+            return 0
+        chance = max(hit_rate, MIN_CHANCE)
+        return ceil(state_s * (1 + chance) / (token_s * chance))
+
     def prefers_wait(self, num_tokens: int, num_steps: int) -> bool:
         """Return whether to start `num_steps` later with `num_tokens` fewer tokens to compute;
         without a measured step cost, any saving is enough."""
@@ -136,8 +156,15 @@ class CostModel:
             return num_tokens > 0
         return num_tokens * token_s > num_steps * step_s
 
-    def _is_cheaper(self, num_blocks: int, num_tokens: int) -> bool:
-        block_s, token_s = self.block_s, self.token_s
-        if block_s is None or token_s is None:
-            return True
-        return num_blocks * block_s < num_tokens * token_s
+    def _is_cheaper(self, cost: RecomputeCost, *, num_times: int) -> bool:
+        """Return whether copying so many times takes less time than to recompute, or was never
+        measured."""
+        token_s, copy_s = self.token_s, 0.0
+        for num_copies, seconds in (
+            (cost.num_blocks, self.block_s),
+            (cost.num_states, self.state_s),
+        ):
+            if num_copies and seconds is None:
+                return True
+            copy_s += num_times * num_copies * (seconds or 0.0)
+        return token_s is None or copy_s < cost.num_tokens * token_s

@@ -53,7 +53,8 @@ class PrefixWaits:
 
     def __init__(self, cache: KVCache, *, is_enabled: bool) -> None:
         self._cache = cache
-        self._num_groups, self._block_size = cache.block_recompute_cost
+        block = cache.prefix_recompute_cost(1)
+        self._num_groups, self._block_size = block.num_blocks, block.num_tokens
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}
         self._scheduled: dict[Request, list[ScheduledChunk]] = {}

@@ -183,7 +183,7 @@ class Scheduler:
         seconds = self._throughput.end(step, now)
         copied = result.copy_time
         self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
-        self._cost.observe_copies(copied.num_blocks, copied.copy_s)
+        self._cost.observe_copies(copied)
         self._counters.note_step(result.launch, result.step_failure)
         deltas = []
         sampled = iter(result.token_ids)

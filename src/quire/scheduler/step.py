@@ -182,7 +182,8 @@ class Stats(NamedTuple):
     other engines. `num_steps_out_of_memory` and `num_steps_with_errors` were not computed at once;
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
-    by engines that ended.
+    by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
+    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
     """
 
     num_running: int
@@ -230,15 +231,21 @@ class Stats(NamedTuple):
     num_states_free: int = 0
     num_states_cached: int = 0
     num_states_active: int = 0
+    num_states_swapped: int = 0
+    num_states_on_host: int = 0
+    num_state_copies_out: int = 0
+    num_state_copies_in: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:
         """The numbers of states of recurrent layers: free ones, snapshots that nobody holds, and
-        those that are held."""
+        those that are held; on the host, those of swapped requests and snapshots."""
         return {
             "free": self.num_states_free,
             "cached": self.num_states_cached,
             "active": self.num_states_active,
+            "swapped": self.num_states_swapped,
+            "host_cached": self.num_states_on_host,
         }
 
     @property
@@ -269,6 +276,7 @@ GAUGES = frozenset(
         *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
         *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
         *("num_states_free", "num_states_cached", "num_states_active"),
+        *("num_states_swapped", "num_states_on_host"),
     )
 )
 """The fields of Stats that are as they are; all others count since an engine's start."""

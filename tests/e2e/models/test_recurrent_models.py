@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         shutil.copy(BUNDLED / name, folder)
     with server_process(
         *("--model", str(folder), "--served-model-name", "recurrent", "--num-threads", "1"),
-        *("--kv-cache-tokens", "8192", "--block-size", str(BLOCK_SIZE)),
+        *("--kv-cache-tokens", "8192", "--block-size", str(BLOCK_SIZE), "--swap-space", "0.05"),
     ) as running:
         yield running
 
@@ -96,7 +96,7 @@ def test_a_probe_says_that_the_snapshot_is_missing(server: ServerProcess) -> Non
     assert found["miss"] == {"reason": "state", "token": 96}
     compute(bodies[1])
     found = probe(bodies[2])
-    assert found["cached_tokens"] == 96
+    assert (found["cached_tokens"], found["state"]) == (96, "device")
     assert found["miss"] == {"reason": "differs", "token": 100}
 
 
@@ -105,6 +105,8 @@ def test_receipt_and_metrics_count_states(server: ServerProcess) -> None:
     memory = info["memory"]
     assert memory["num_states"] > 2
     assert memory["lines"]["states"] > 0
+    assert memory["num_host_states"] > 0 and memory["num_host_blocks"] > 0
     metrics = server.client.get("/metrics").text
     assert "quire:recurrent_states{" in metrics
-    assert 'state="active"} 0.0' in metrics
+    assert 'state="active"} 0.0' in metrics and 'state="host_cached"} 0.0' in metrics
+    assert "quire:recurrent_states_moved_total{" in metrics

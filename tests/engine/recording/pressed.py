@@ -5,7 +5,7 @@ prefixes that others compute, and are admitted before a head that lacks blocks.
 import random
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -55,7 +55,10 @@ def pressed_configs(chance: random.Random) -> tuple[SchedulerConfig, CacheConfig
         groups=chance.choice([(FULL,), (FULL, WINDOW)]),
         max_chunk_tokens=24,
         num_host_blocks=chance.choice([12, 60]),
+        num_states=chance.choice([0, 8, 12]),
     )
+    if cache.num_states:
+        cache = replace(cache, num_host_states=chance.choice([4, 12]))
     return scheduler, cache
 
 
@@ -95,11 +98,19 @@ class Pressed:
         return NewRequest(f"r{self.num_added}", prompt + tail, Sampling(), stopping)
 
     def result(self, step: Step) -> StepResult:
-        num_copies = sum(copy.kind is not CopyKind.FORK for copy in step.block_copies)
+        kinds = Counter(copy.kind for copy in step.block_copies)
+        num_copies = kinds[CopyKind.OUT] + kinds[CopyKind.IN]
+        num_states = kinds[CopyKind.STATE_OUT] + kinds[CopyKind.STATE_IN]
         return StepResult(
             step.number,
             tuple(self.chance.randrange(5, 90) for each in step.chunks if each.samples),
-            copy_time=CopyTime(num_copies, 0.0003 * num_copies, 0.0001 * num_copies),
+            copy_time=CopyTime(
+                num_copies,
+                0.0003 * num_copies,
+                0.0001 * num_copies,
+                num_states,
+                0.0002 * num_states,
+            ),
         )
 
     def check_snapshot(self) -> None:
@@ -125,6 +136,9 @@ class Pressed:
         self.seen["swapped"] += bool(swaps)
         self.seen["private"] += any(each.private for each in swaps)
         self.seen["retained"] += any(each.retained for each in swaps)
+        states = snapshot.cache.states
+        self.seen["states"] += any(each.state_id is not None for each in swaps)
+        self.seen["states on host"] += states is not None and bool(states.host.cached)
         self.seen["on host"] += host is not None and bool(host.cached)
         self.seen["preempted"] += any(each.num_preemptions for each in requests)
         self.seen["skipped"] += any(each.num_skips for each in requests)
@@ -136,7 +150,7 @@ class Pressed:
 
 STATES = (
     *("swapped", "private", "retained", "on host", "preempted", "skipped", "awaited"),
-    *("computing", "not calm", "recent"),
+    *("computing", "not calm", "recent", "states", "states on host"),
 )
 
 

@@ -1,7 +1,7 @@
 """A recorded scheduler under random inputs, with results out of thin air."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -30,6 +30,7 @@ from quire.scheduler.request import (
 from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
+BETWEEN = (CopyKind.OUT, CopyKind.IN)
 TOKENS = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
 KINDS = [
     *(*["step"] * 5, *["add"] * 4, "resume", "abort"),
@@ -47,6 +48,7 @@ cache_configs = st.builds(
     max_chunk_tokens=st.just(16),
     num_host_blocks=st.sampled_from([0, 6, 30]),
     num_states=st.sampled_from([0, 0, 3, 12]),
+    num_host_states=st.sampled_from([0, 4]),
 )
 scheduler_configs = st.builds(
     SchedulerConfig,
@@ -180,7 +182,8 @@ class Inputs:
             for chunk in chunks
             if draw(st.integers(0, 5)) == 0
         }
-        num_copies = sum(copy.kind is not CopyKind.FORK for copy in step.block_copies)
+        num_copies = sum(copy.kind in BETWEEN for copy in step.block_copies)
+        num_states = sum(copy.kind.is_of_state for copy in step.block_copies)
         failed = [chunk.request_id for chunk in chunks if draw(st.integers(0, 20)) == 20]
         score = TokenLogprobs(0, 0.0, ())
         scores = {
@@ -195,7 +198,9 @@ class Inputs:
             prompt_logprobs=scores,
             not_finite=frozenset(failed[:1]),
             grammar_failed=frozenset(failed[1:]),
-            copy_time=CopyTime(num_copies, 0.003 * num_copies, 0.001 * num_copies),
+            copy_time=CopyTime(
+                num_copies, 0.003 * num_copies, 0.001 * num_copies, num_states, 0.002 * num_states
+            ),
         )
 
 
@@ -213,19 +218,7 @@ class Recorded:
             lambda: 1.7e9,
             minutes=segment_s * 7 / 60,
         )
-        self.cache = KVCache(
-            CacheConfig(
-                cache.num_blocks,
-                cache.block_size,
-                cache.enable_prefix_caching,
-                cache.groups,
-                cache.max_chunk_tokens,
-                cache.num_host_blocks,
-                self.recorder.block_hash,
-                num_states=cache.num_states,
-                snapshots=cache.snapshots,
-            )
-        )
+        self.cache = KVCache(replace(cache, block_hash=self.recorder.block_hash))
         self.scheduler = RecordedScheduler(config, self.cache, self.recorder)
 
     @property

@@ -26,6 +26,27 @@ def test_space_is_whole_blocks_and_no_more_than_asked_for(
             space.check(num_bytes - 1)
 
 
+@given(st.floats(0, 16), st.integers(0, 1 << 28), st.integers(1, 1 << 28))
+def test_states_take_half_of_the_space_and_have_a_block_each(
+    size_gib: float, block_bytes: int, state_bytes: int
+) -> None:
+    """All of it where there is no attention."""
+    mode = PreemptionMode.SWAP
+    space = SwapSpace(size_gib, mode, block_bytes, is_host=True, state_bytes=state_bytes)
+    num_bytes = int(size_gib * GIB)
+    of_states = space.num_states * state_bytes
+    assert num_bytes - max(block_bytes, state_bytes) < space.num_bytes <= num_bytes
+    if block_bytes:
+        assert 2 * of_states <= num_bytes and space.num_states <= space.num_blocks
+        half = num_bytes // 2 - state_bytes < of_states
+        assert half or num_bytes // (space.num_states + 1) < state_bytes + block_bytes
+    if space.num_states and (space.num_blocks or not block_bytes):
+        space.check(num_bytes)
+    else:
+        with pytest.raises(ValueError, match="one state of the recurrent layers"):
+            space.check(num_bytes)
+
+
 @given(sizes, block_bytes)
 def test_staging_is_two_halves_of_whole_rows_where_there_is_something_to_stage(
     size_gib: float | None, block_bytes: int

@@ -211,6 +211,10 @@ class Walk:
             "recompute_cost": lambda: [
                 cache.recompute_cost(live.table, live.num_computed) for live in self.between_steps
             ],
+            "prefix_recompute_cost": lambda: cache.prefix_recompute_cost(1),
+            "swap_point": lambda: [
+                cache.swap_point(live.table, live.num_computed) for live in self.between_steps
+            ],
             "num_cached": lambda: cache.num_cached(table, tokens),
             "block_keys": lambda: cache.block_keys(table, tokens),
             "explain_miss": lambda: cache.explain_miss(table, tokens, 0),

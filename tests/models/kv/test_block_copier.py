@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy, CopyKind, CopyTime, copy_batches
+from quire.cache.block_copies import BLOCK_KINDS, BlockCopy, CopyKind, CopyTime, copy_batches
 from quire.models.config import KVCacheDtype
 from quire.models.kv.block_copier import BlockCopier, build_block_copier
 from quire.models.kv.kv_store import KVStore
@@ -49,7 +49,7 @@ blocks = st.integers(0, NUM_BLOCKS - 1)
 steps = st.lists(
     st.builds(
         StepCopies,
-        st.lists(st.builds(BlockCopy, st.sampled_from(CopyKind), blocks, blocks), max_size=8),
+        st.lists(st.builds(BlockCopy, st.sampled_from(BLOCK_KINDS), blocks, blocks), max_size=8),
         st.sets(blocks, max_size=2),
         st.lists(st.integers(0, 2), max_size=24),
     ),

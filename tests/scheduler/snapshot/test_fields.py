@@ -7,6 +7,7 @@ from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.states.host_states import HostState, HostStates
 from quire.cache.states.planned_places import PlannedPlaces
 from quire.cache.states.state_pool import Snapshot, StatePool
 from quire.cache.states.state_table import StateTable
@@ -16,7 +17,8 @@ from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 
 SCHEDULER = Scheduler(
-    SchedulerConfig(4, 8, 64, 8), KVCache(CacheConfig(9, 2, num_host_blocks=4, num_states=4))
+    SchedulerConfig(4, 8, 64, 8),
+    KVCache(CacheConfig(9, 2, num_host_blocks=4, num_states=4, num_host_states=2)),
 )
 FIXED = (
     "config cache policy running cost counters waiting acceptance admission prefix_waits builder"
@@ -25,13 +27,13 @@ KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
     "ended number num_admitted journal loads "
     "in_flight usage",  # journal, usage: taken by the engine after every step
-    "admission": f"{FIXED} keep_free calm_at",
+    "admission": f"{FIXED} block_size keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes",
     "running": "shares by_id order queues",
     "shares": "served level sweep_at",
     "deadlines": "heap num_added",
     "throughput": "began ended_s num_tokens seconds was_busy busy_steps_s busy_s",
-    "cost": "mode steps copies",
+    "cost": "mode steps copies state_copies",
     "appointments": "cost throughput last_s place_s given num_ended num_might num_outputs "
     "num_prompt",
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
@@ -39,7 +41,8 @@ KNOWN = {
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
     "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
-    "states": "pool policy block_size is_caching seen max_seen",
+    "states": "pool host copies is_reachable policy block_size is_caching seen max_seen "
+    "least_tokens",
     "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
@@ -80,8 +83,10 @@ def test_every_field_is_known() -> None:
 def test_every_field_of_the_pool_of_states_is_known() -> None:
     pool = StatePool(4, 1.0, lambda content: True)
     fields = {field.lstrip("_") for field in vars(pool)}
-    anew = {"gain_weight", "is_reachable", "num_held", "order"}
+    anew = {"gain_weight", "is_reachable", "offload", "num_held", "order"}
     assert fields == anew | set("free num_refs snapshots digest_of time level places".split())
+    host = {field.lstrip("_") for field in vars(HostStates(2))}
+    assert host == {"num_states", "free", "cached", "swapped"}
     places = {field.lstrip("_") for field in vars(PlannedPlaces(4))}
     assert places == {"max_places", "places", "counts"}
 
@@ -89,6 +94,7 @@ def test_every_field_of_the_pool_of_states_is_known() -> None:
 def test_every_field_of_plain_values_is_known() -> None:
     for kind, known in PLAIN.items():
         assert list(get_annotations(kind)) == known.split(), kind
-    assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private"]
+    assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private", "state_id"]
+    assert list(HostState._fields) == ["state_id", "content", "num_blocks", "kind"]
     assert len(Chain.__slots__) == 7
     assert len(ArrivalSnapshot._fields) == 13

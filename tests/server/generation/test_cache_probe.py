@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from quire.cache.prefix_miss import MissKind, PrefixMiss
+from quire.cache.states.state_pool import StateTier
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
@@ -25,7 +26,8 @@ def probe(served: Served, **body: object) -> httpx.Response:
 def test_the_engine_is_asked_about_the_tokens_of_such_a_request(
     served: Served, body: dict[str, object]
 ) -> None:
-    served.engine.probe_answer = PrefixProbe(32, 16, PrefixMiss(MissKind.DIFFERS, 40))
+    miss = PrefixMiss(MissKind.DIFFERS, 40)
+    served.engine.probe_answer = PrefixProbe(32, 16, miss, StateTier.HOST)
     served.engine.probed.clear()
     told = probe(served, **body).json()
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
@@ -38,6 +40,7 @@ def test_the_engine_is_asked_about_the_tokens_of_such_a_request(
         "cached_tokens": 32,
         "device_tokens": 16,
         "miss": {"reason": "differs", "token": 40},
+        "state": "host",
         "object": "cache.probe",
     }
 

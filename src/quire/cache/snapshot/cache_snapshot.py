@@ -73,6 +73,7 @@ class SwapSnapshot(NamedTuple):
     epoch: int
     retained: list[tuple[int, int, int]]
     private: list[tuple[int, int, int]]
+    state_id: int | None
 
 
 class TableSnapshot(NamedTuple):
@@ -161,7 +162,7 @@ def restore_cache(cache: KVCache, snapshot: CacheSnapshot, digests: NumberedDige
     if cache._host is not None and snapshot.host is not None:
         _restore_host(cache._host, snapshot.host, contents)
     cache._epoch = snapshot.epoch
-    cache._copies = list(snapshot.copies)
+    cache._copies[:] = snapshot.copies
     cache.offloads = snapshot.offloads
     for name, block_ids in snapshot.pins:
         cache.pins._blocks_of[name] = list(block_ids)
@@ -221,7 +222,8 @@ def _snapshot_host(host: HostPool, numbers: DigestNumbers) -> HostSnapshot:
 
 def _snapshot_swap(swap: Swap, numbers: DigestNumbers) -> SwapSnapshot:
     retained = [(group, index, numbers.key_number(key)) for group, index, key in swap.retained]
-    return SwapSnapshot(swap.num_computed, swap.epoch, retained, list(swap.private))
+    private = list(swap.private)
+    return SwapSnapshot(swap.num_computed, swap.epoch, retained, private, swap.state_id)
 
 
 class _Contents:
@@ -299,4 +301,4 @@ def _restored_swap(snapshot: SwapSnapshot, digests: NumberedDigests) -> Swap:
         (group, index, digests.key_of(number).key) for group, index, number in snapshot.retained
     )
     private = tuple((group, index, host_id) for group, index, host_id in snapshot.private)
-    return Swap(snapshot.num_computed, snapshot.epoch, retained, private)
+    return Swap(snapshot.num_computed, snapshot.epoch, retained, private, snapshot.state_id)

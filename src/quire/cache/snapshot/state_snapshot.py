@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from quire.cache.chain import Content
 from quire.cache.snapshot.digest_numbers import NO_KEY, DigestNumbers, digest_of
+from quire.cache.states.host_states import HostState
 from quire.cache.states.planned_places import PlaceUse
 from quire.cache.states.policy import SnapshotPlace
 from quire.cache.states.state_cache import StateCache
@@ -27,11 +28,31 @@ class FindableState(NamedTuple):
     priority: float
 
 
+class FindableHostState(NamedTuple):
+    """A state of the host that can be found, as in `HostState`, by the number of its digest."""
+
+    digest: int
+    state_id: int
+    num_blocks: int
+    kind: int
+
+
+class HostStatesSnapshot(NamedTuple):
+    """The states of the host: free ones, those that can be found, from the first to be evicted on,
+    and those of swapped requests. Evicted snapshots that save fewer than `least_tokens` do not
+    come here."""
+
+    free: list[int]
+    cached: list[FindableHostState]
+    swapped: list[int]
+    least_tokens: int
+
+
 class StatesSnapshot(NamedTuple):
     """The states that are free, from the last to be taken on, the references of each, those that
     can be found, the time of their uses, the priority of the last that was evicted, the numbers of
-    remembered digests, the places of snapshots (digest, and use as in `PlaceUse`), and the counts
-    of each use (the use, how many were found, how many there were)."""
+    remembered digests, the places of snapshots (digest, and use as in `PlaceUse`), the counts of
+    each use (the use, how many were found, how many there were), and those of the host."""
 
     free: list[int]
     num_refs: list[int]
@@ -41,6 +62,7 @@ class StatesSnapshot(NamedTuple):
     seen: list[int]
     places: list[tuple[int, PlaceUse]]
     counts: list[tuple[PlaceUse, int, int]]
+    host: HostStatesSnapshot
 
 
 class StateTableSnapshot(NamedTuple):
@@ -61,6 +83,7 @@ class StateTableSnapshot(NamedTuple):
 def digests_of_states(cache: StateCache) -> Iterator[bytes]:
     """Yield the digests that the states know."""
     yield from cache._seen
+    yield from cache._host._cached
     yield from cache._pool._places._places
     for digest, each in cache._pool._snapshots.items():
         yield digest
@@ -102,7 +125,17 @@ def snapshot_states(cache: StateCache, numbers: DigestNumbers) -> StatesSnapshot
         numbers.numbers(cache._seen),
         [(_number(digest, numbers), use) for digest, use in places._places.items()],
         [(use, num_uses, num) for use, (num_uses, num) in places._counts.items()],
+        _snapshot_host(cache, numbers),
     )
+
+
+def _snapshot_host(cache: StateCache, numbers: DigestNumbers) -> HostStatesSnapshot:
+    host = cache._host
+    cached = [
+        FindableHostState(_number(digest, numbers), each.state_id, each.num_blocks, each.kind)
+        for digest, each in host._cached.items()
+    ]
+    return HostStatesSnapshot(list(host._free), cached, sorted(host._swapped), cache.least_tokens)
 
 
 def restore_states(
@@ -136,6 +169,12 @@ def restore_states(
     pool._places._places.update((digest_of(number), use) for number, use in snapshot.places)
     pool._places._counts.update((use, (uses, num)) for use, uses, num in snapshot.counts)
     cache._seen.update(dict.fromkeys(map(digest_of, snapshot.seen)))
+    host, cache.least_tokens = snapshot.host, snapshot.host.least_tokens
+    cache._host._free, cache._host._swapped = list(host.free), set(host.swapped)
+    for kept in host.cached:
+        cache._host._cached[digest_of(kept.digest)] = HostState(
+            kept.state_id, content_of(kept.digest), kept.num_blocks, kept.kind
+        )
 
 
 def snapshot_state_table(states: StateTable, numbers: DigestNumbers) -> StateTableSnapshot:

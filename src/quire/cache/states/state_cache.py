@@ -6,53 +6,88 @@ at planned borders of blocks, from which other requests go on.
 
 A snapshot costs no copy: a step leaves the state at the border in one place and goes on from it to
 another, so that a state which others may read is never written.
+
+Host memory has states too: snapshots that were evicted, which come back when they are found, and
+the states of preempted requests, which go on where they were.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain, Content
-from quire.cache.states.policy import SnapshotKind, SnapshotPlace, SnapshotPolicy
-from quire.cache.states.state_pool import FoundState, StatePool, StateUsage
+from quire.cache.config import CacheConfig
+from quire.cache.states.host_states import HostStates, HostStateUsage
+from quire.cache.states.policy import SnapshotKind, SnapshotPlace
+from quire.cache.states.state_pool import FoundState, Snapshot, StatePool, StateTier, StateUsage
 from quire.cache.states.state_table import KeptState, PendingState, StateTable
 from quire.cache.states.state_use import NULL_STATE, StateUse, StateWrite
+from quire.cache.swapping import RecomputeCost
 
 MAX_SEEN = 64
 """A model without attention remembers so many borders for each of its states."""
 
 
+class FirstStates(NamedTuple):
+    """The states that a request begins with: its own one, and the one that it reads first."""
+
+    live: int
+    current: int
+
+
 class StateCache:
-    """Allocates the states of all requests. `is_caching` says whether snapshots are taken.
+    """Allocates the states of all requests, and appends to `copies` those from and to the host.
+    `is_reachable` says whether the K and V of a block can be found.
 
     K and V tell where prompts part. A model without attention, which keeps none, remembers the
-    digests of what it has computed instead.
+    digests of what it has computed instead. `least_tokens` may be set at any time: evicted
+    snapshots that save fewer are not copied to the host.
     """
 
     def __init__(
         self,
-        num_states: int,
-        policy: SnapshotPolicy,
+        config: CacheConfig,
         is_reachable: Callable[[Content], bool],
-        *,
-        block_size: int,
-        is_caching: bool,
+        copies: list[BlockCopy],
     ) -> None:
-        self._pool = StatePool(num_states, policy.gain_weight, is_reachable)
+        policy = config.snapshots
+        self._pool = StatePool(config.num_states, policy.gain_weight, is_reachable, self._offloaded)
+        self._host = HostStates(config.num_host_states)
+        self._copies = copies
+        self._is_reachable = is_reachable
         self._policy = policy
-        self._block_size = block_size
-        self._is_caching = is_caching
+        self._block_size = config.block_size
+        self._is_caching = config.enable_prefix_caching
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._max_seen = MAX_SEEN * num_states
+        self._max_seen = MAX_SEEN * config.num_states
+        self.least_tokens = 0
 
     @property
     def usage(self) -> StateUsage:
         """The states by what they are."""
         return self._pool.usage
 
-    def find(self, chain: Chain, max_blocks: int) -> FoundState | None:
-        """Return the snapshot after the most blocks of `chain`, `max_blocks` at most."""
-        return self._pool.find(chain, max_blocks)
+    @property
+    def host_usage(self) -> HostStateUsage:
+        """The states in host memory by what they are."""
+        return self._host.usage
+
+    def find(self, chain: Chain, max_blocks: int, *, use_host: bool = False) -> FoundState | None:
+        """Return the snapshot after the most blocks of `chain`, `max_blocks` at most. With
+        `use_host` those of the host count too."""
+        found = self._pool.find(chain, max_blocks)
+        on_host = self._host.find(chain, max_blocks) if use_host else None
+        if on_host is None or (found is not None and found.num_blocks >= on_host.num_blocks):
+            return found
+        return FoundState(on_host.state_id, on_host.num_blocks, StateTier.HOST)
+
+    def tier_after(self, table: BlockTable, num_tokens: int) -> StateTier | None:
+        """Return the memory of the snapshot after the last of the first `num_tokens`, None if there
+        is none at all."""
+        found = self.find(table.chain, num_tokens // self._block_size, use_host=True)
+        return None if found is None else found.tier
 
     def num_seen(self, chain: Chain, max_blocks: int) -> int:
         """Return how many leading blocks of `chain` are remembered, `max_blocks` at most."""
@@ -72,21 +107,22 @@ class StateCache:
     ) -> bool:
         """Take a live state for a request of `num_tokens`, which goes on from `found`, and plan its
         snapshots. Return False, and take nothing, where all states are held."""
-        if found is not None:
-            self._pool.share(found.state_id)
-        live = self._pool.take()
-        if live is None:
-            if found is not None:
-                self._pool.release(found.state_id)
+        first = self._first_states(table.chain, found)
+        if first is None:
             return False
-        states = StateTable(live, num_known=num_tokens, num_kv_found=num_kv_found)
+        states = StateTable(
+            first.live, first.current, num_known=num_tokens, num_kv_found=num_kv_found
+        )
+        is_resumed = found is not None and found.tier is StateTier.SWAPPED
         if found is not None:
-            self._pool.note_hit(found.state_id)
-            states.current = found.state_id
             states.position = states.num_saved = found.num_blocks * self._block_size
+        if is_resumed and table.swap is not None:
+            states.position = table.swap.num_computed
+            last = self._pool.find(table.chain, states.position // self._block_size)
+            states.num_saved = 0 if last is None else last.num_blocks * self._block_size
         if self._is_caching:
             num_kv_blocks = num_kv_found // self._block_size
-            parts = self._pool.note_found(table.chain.digests, num_kv_blocks)
+            parts = not is_resumed and self._pool.note_found(table.chain.digests, num_kv_blocks)
             states.wanted = self._policy.wanted(
                 num_tokens,
                 states.position,
@@ -95,6 +131,99 @@ class StateCache:
             )
         table.states = states
         return True
+
+    def _first_states(self, chain: Chain, found: FoundState | None) -> FirstStates | None:
+        """Take the states that a request begins with, None where all states are held."""
+        if found is not None and found.tier is StateTier.HOST:
+            return self._from_host(chain, found)
+        if found is not None and found.tier is StateTier.DEVICE:
+            self._pool.share(found.state_id)
+            live = self._pool.take()
+            if live is None:
+                self._pool.release(found.state_id)
+                return None
+            self._pool.note_hit(found.state_id)
+            return FirstStates(live, found.state_id)
+        live = self._pool.take()
+        if live is None:
+            return None
+        if found is None:
+            return FirstStates(live, NULL_STATE)
+        self._copies.append(BlockCopy(CopyKind.STATE_IN, found.state_id, live))
+        return FirstStates(live, live)
+
+    def _from_host(self, chain: Chain, found: FoundState) -> FirstStates | None:
+        """Copy a snapshot in, to a state where others find it too; where none is to be had for
+        that, to the live state of the request alone. The host keeps it."""
+        digest = chain.digests[found.num_blocks - 1]
+        lifted = self._host.lift(digest)  # states that are taken now may evict to the host
+        live = self._pool.take()
+        kept = None
+        if live is not None:
+            before = self._pool.find(chain, found.num_blocks)
+            num_saved = found.num_blocks - (0 if before is None else before.num_blocks)
+            kept = self._pool.take_for(lifted.kind, num_saved)
+        self._host.put_back(digest, lifted)
+        if live is None:
+            return None
+        current = live if kept is None else kept
+        self._copies.append(BlockCopy(CopyKind.STATE_IN, lifted.state_id, current))
+        if kept is not None and self._pool.keep(kept, chain, found.num_blocks, lifted.kind):
+            self._pool.note_hit(kept)
+        return FirstStates(live, current)
+
+    def _offloaded(self, digest: bytes, gone: Snapshot) -> bool:
+        """Copy a snapshot that is evicted from the device to the host, if it is of use there.
+        Return whether the host has it."""
+        saves_enough = gone.num_saved * self._block_size >= self.least_tokens
+        if self._host.num_states and saves_enough and self._is_reachable(gone.content):
+            host_id = self._host.put(digest, gone.content, gone.num_blocks, gone.kind)
+            if host_id is not None:
+                self._copies.append(BlockCopy(CopyKind.STATE_OUT, gone.state_id, host_id))
+        return self._host.has(digest)
+
+    def recompute_cost(
+        self, table: BlockTable, num_computed: int, cost: RecomputeCost
+    ) -> RecomputeCost:
+        """Return the cost of recomputing the first `num_computed` tokens, with that of their K and
+        V: they are recomputed from the last snapshot on whose K and V are safe."""
+        num_safe = (num_computed - cost.num_tokens) // self._block_size
+        last = self.find(table.chain, num_safe, use_host=True)
+        num_found = 0 if last is None else last.num_blocks * self._block_size
+        return RecomputeCost(cost.num_blocks, num_computed - num_found, num_states=1)
+
+    def swap_point(self, table: BlockTable, num_computed: int) -> int:
+        """Return the most tokens of a table, `num_computed` at most, after which a swapped request
+        can go on: those that its live state has seen, or, where steps ahead have moved that on,
+        those before its last snapshot; 0 for none."""
+        states = table.states
+        if states is None or states.position == num_computed:
+            return num_computed
+        found = self._pool.find(table.chain, num_computed // self._block_size)
+        return 0 if found is None else found.num_blocks * self._block_size
+
+    def swap_out(self, table: BlockTable, num_computed: int) -> bool:
+        """Copy the state of a table that is swapped out, after its first `num_computed` tokens, to
+        the host. Return False, and do nothing, where no state of the device has seen just these, or
+        where swapped requests have all states of the host."""
+        states, source = table.states, NULL_STATE
+        if states is not None and states.position == num_computed:
+            source = states.current
+        elif num_computed % self._block_size == 0:
+            num_blocks = num_computed // self._block_size
+            found = self._pool.find(table.chain, num_blocks)
+            if found is not None and found.num_blocks == num_blocks:
+                source = found.state_id
+        host_id = None if source == NULL_STATE else self._host.take()
+        if host_id is None or table.swap is None:
+            return False
+        self._copies.append(BlockCopy(CopyKind.STATE_OUT, source, host_id))
+        table.swap = table.swap._replace(state_id=host_id)
+        return True
+
+    def drop_swapped(self, state_id: int) -> None:
+        """Free the host state of a swapped request, which is back or gone."""
+        self._host.release(state_id)
 
     def plan(self, table: BlockTable, start: int, end: int) -> StateUse:
         """Return the states that the request's tokens `start .. end` read and write. There is
@@ -186,6 +315,7 @@ class StateCache:
     def note_lost(self, digest: bytes) -> None:
         """Note that K and V of the block of that digest are no longer found."""
         self._pool.note_lost(digest)
+        self._host.note_lost(digest)
 
     def hold(self, state_id: int) -> None:
         """Hold a snapshot for a pin."""
@@ -198,6 +328,7 @@ class StateCache:
     def reset(self) -> None:
         """Let no snapshot be found any more."""
         self._pool.forget()
+        self._host.clear()
         self._seen.clear()
 
     def check(self, tables: Iterable[BlockTable], pinned: Iterable[int]) -> None:
@@ -208,3 +339,4 @@ class StateCache:
             assert table.states is not None
             holders.update(table.states.held())
         self._pool.check(holders)
+        self._host.check()

@@ -8,6 +8,7 @@ was used long ago, is hardly found again, and saves few tokens.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -33,11 +34,21 @@ class StateUsage(NamedTuple):
     active: int = 0
 
 
+class StateTier(StrEnum):
+    """The memory where a state was found; those of swapped requests are found by these alone."""
+
+    DEVICE = "device"
+    HOST = "host"
+    SWAPPED = "swapped"
+
+
 class FoundState(NamedTuple):
-    """A snapshot of the state after the first `num_blocks` of a chain."""
+    """A snapshot of the state after the first `num_blocks` of a chain, or the state of a swapped
+    request. States of the host are numbered apart from those of the device."""
 
     state_id: int
     num_blocks: int
+    tier: StateTier = StateTier.DEVICE
 
 
 @dataclass(slots=True)
@@ -63,7 +74,8 @@ class Snapshot:
 
 class StatePool:
     """Takes, shares and releases states by their ids. `is_reachable` says whether the K and V of a
-    block can be found: a snapshot after one that cannot is evicted first.
+    block can be found: a snapshot after one that cannot is evicted first. `offload` is called with
+    the digest of each snapshot that is evicted, and says whether it can be found on the host.
 
     Eviction is greedy dual (Young 1994): the priority of a snapshot is the number of blocks that it
     is expected to save, beside the priority of the last one that was evicted, which grows: so that
@@ -71,7 +83,11 @@ class StatePool:
     """
 
     def __init__(
-        self, num_states: int, gain_weight: float, is_reachable: Callable[[Content], bool]
+        self,
+        num_states: int,
+        gain_weight: float,
+        is_reachable: Callable[[Content], bool],
+        offload: Callable[[bytes, Snapshot], bool] = lambda digest, snapshot: False,
     ) -> None:
         self._free = list(range(num_states - 1, NULL_STATE, -1))
         self._num_refs = [0] * num_states
@@ -82,6 +98,7 @@ class StatePool:
         self._places = PlannedPlaces(max(PLACES_PER_STATE * num_states, LEAST_PLACES))
         self._gain_weight = gain_weight
         self._is_reachable = is_reachable
+        self._offload = offload
         self._time = 0
         self._level = 0.0
 
@@ -301,14 +318,16 @@ class StatePool:
         return None
 
     def _evict(self) -> bool:
-        """Free the snapshot of the least priority; return False where all are held."""
+        """Free the snapshot of the least priority; return False where all are held. Unless the host
+        has it, that before it serves."""
         digest = self._least()
         if digest is None:
             return False
         gone = self._snapshots[digest]
         self._level = max(self._level, gone.priority)
+        is_on_host = self._offload(digest, gone)
         self._remove(digest)
-        if gone.before is not None:
+        if gone.before is not None and not is_on_host:
             num_uses = self._places.expected_uses(digest, gone.kind) + gone.num_lent
             self._snapshots[gone.before].num_lent += num_uses
             self._revalue(gone.before)

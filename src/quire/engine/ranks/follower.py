@@ -125,6 +125,7 @@ class Follower:
             message.options,
             num_host_blocks=message.num_host_blocks,
             num_states=message.num_states,
+            num_host_states=message.num_host_states,
         )
 
     def _record(self, plan: GraphPlan) -> None:

@@ -48,6 +48,7 @@ class LoadedRanks:
         *,
         num_host_blocks: int = 0,
         num_states: int = 0,
+        num_host_states: int = 0,
     ) -> HFModel | LeadingModel:
         """Allocate K, V and states on all ranks, and return a model that works on them."""
 
@@ -58,6 +59,7 @@ class LoadedRanks:
                 options,
                 num_host_blocks=num_host_blocks,
                 num_states=num_states,
+                num_host_states=num_host_states,
             )
 
         others = self.others
@@ -65,7 +67,9 @@ class LoadedRanks:
             return attach()
         with others.leader.together():
             others.leader.tell(
-                AttachModel(num_blocks, block_size, options, num_host_blocks, num_states)
+                AttachModel(
+                    num_blocks, block_size, options, num_host_blocks, num_states, num_host_states
+                )
             )
             model = attach()
         return LeadingModel(model, others.leader, others.group)

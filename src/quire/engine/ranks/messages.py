@@ -35,6 +35,7 @@ class AttachModel(msgspec.Struct, frozen=True, tag="attach", array_like=True):
     options: KVOptions
     num_host_blocks: int
     num_states: int
+    num_host_states: int
 
 
 class CaptureGraphs(msgspec.Struct, frozen=True, tag="record", array_like=True):

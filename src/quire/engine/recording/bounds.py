@@ -31,6 +31,7 @@ def check_start(start: SegmentStart) -> int:
     _hold("blocks", shape.num_blocks, len(snapshot.cache.pool.num_refs))
     states = snapshot.cache.states
     _hold("states", shape.num_states, 0 if states is None else len(states.num_refs))
+    _hold("states of the host", shape.num_host_states, SLOT_BYTES)
     _hold("blocks of the host", shape.num_host_blocks, SLOT_BYTES)
     _hold("tokens in a block", shape.block_size, MAX_BLOCK_SIZE)
     _hold("blocks before another", max(snapshot.cache.depths, default=0), MAX_DEPTH)

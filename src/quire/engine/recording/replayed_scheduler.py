@@ -27,6 +27,7 @@ class CacheShape(msgspec.Struct, frozen=True):
     num_host_blocks: int
     num_states: int
     snapshots: SnapshotPolicy
+    num_host_states: int
 
 
 class UnfinishedStep(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +78,7 @@ def shape_of(config: CacheConfig) -> CacheShape:
         config.num_host_blocks,
         config.num_states,
         config.snapshots,
+        config.num_host_states,
     )
 
 
@@ -109,6 +111,7 @@ def restored(start: SegmentStart) -> ReplayedScheduler:
             digests.block_hash,
             num_states=shape.num_states,
             snapshots=shape.snapshots,
+            num_host_states=shape.num_host_states,
         )
     )
     scheduler = Scheduler(start.scheduler, cache)

@@ -79,6 +79,7 @@ def _cache_config(
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         num_states=facts.num_states,
+        num_host_states=facts.num_host_states,
         snapshots=snapshot_policy(config),
         block_hash=block_hash(memory, fingerprint),
         enable_kv_cache_events=config.tracing.enable_kv_cache_events,

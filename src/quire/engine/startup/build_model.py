@@ -202,6 +202,7 @@ def _attach(config: EngineConfig, loaded: LoadedRanks, plan: KVPlan) -> HFModel 
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
         num_states=plan.capacity.num_states,
+        num_host_states=plan.num_host_states,
     )
 
 

@@ -48,7 +48,7 @@ def check_before_load(
     if memory.is_host:
         memory = memory.share(config.model.tensor_parallel_size)
     _check_attention(config.kv_options, preview, layout, device)
-    _check_swap_space(config, layout, memory)
+    _check_swap_space(config, preview, layout, memory)
     if layout is None:
         logger.info(
             "memory is not checked before the load: the configuration of %s models does not tell "
@@ -116,8 +116,11 @@ def _check_attention(
     attention_name(options.attention, site)
 
 
-def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:
+def _check_swap_space(
+    config: EngineConfig, preview: Preview, layout: Layout | None, memory: DeviceMemory
+) -> None:
     num_ranks = config.model.tensor_parallel_size
     host = memory if memory.is_host else measure(torch.device("cpu")).share(num_ranks)
     block_bytes = 1 if layout is None else layout.host_block_bytes(config.memory.block_size)
-    swap_space(config, block_bytes, is_host=memory.is_host).check(host.available)
+    space = swap_space(config, block_bytes, preview.state_bytes, is_host=memory.is_host)
+    space.check(host.available)

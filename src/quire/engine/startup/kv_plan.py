@@ -59,6 +59,7 @@ class KVPlan:
     num_bytes: int
     reasons: Reasons
     num_host_blocks: int = 0
+    num_host_states: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,20 @@ def _rank_lines(facts: EngineFacts) -> list[str]:
 
 
 def _state_lines(facts: EngineFacts) -> list[str]:
-    """Return a line for the states of recurrent layers, if there are any."""
+    """Return lines for the states of recurrent layers, if there are any."""
     if not facts.num_states:
         return []
     (num_bytes,) = (line.num_bytes for line in facts.receipt if line.kind == "states")
-    return [
+    lines = [
         f"  states: {facts.num_states - 1} of {num_bytes / facts.num_states / MIB:,.1f} MiB, one "
         "for each running request, the others snapshots of prefixes"
     ]
+    if facts.num_host_blocks or facts.num_host_states:
+        lines.append(
+            f"  swap: {facts.num_host_blocks} blocks and {facts.num_host_states} states of "
+            "preempted requests and evicted prefixes"
+        )
+    return lines
 
 
 def _kept_whole_lines(memory: MemoryFacts) -> list[str]:

@@ -79,7 +79,8 @@ class Sizing:
     @property
     def swap_space(self) -> SwapSpace:
         block_bytes = self.layout.host_block_bytes(self.config.memory.block_size)
-        return swap_space(self.config, block_bytes, is_host=self.model.device.type == "cpu")
+        is_host = self.model.device.type == "cpu"
+        return swap_space(self.config, block_bytes, self.model.facts.state_bytes, is_host=is_host)
 
     def footprint(self, step: StepMemory) -> Footprint:
         """Return the bytes of steps and blocks. The bytes of a token are the peak divided by the
@@ -132,7 +133,7 @@ class Sizing:
         space = self.swap_space
         is_host = memories.device.is_host
         space.check(memories.host.available - (plan.num_bytes if is_host else 0))
-        return replace(plan, num_host_blocks=space.num_blocks)
+        return replace(plan, num_host_blocks=space.num_blocks, num_host_states=space.num_states)
 
     def _plan(self, footprint: Footprint, memory: DeviceMemory) -> KVPlan:
         config = self.config.memory
@@ -182,6 +183,7 @@ class Sizing:
             num_blocks=plan.capacity.num_blocks,
             num_host_blocks=plan.num_host_blocks,
             num_states=plan.capacity.num_states,
+            num_host_states=plan.num_host_states,
             eos_token_ids=facts.eos_token_ids,
             receipt=receipt,
             memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),

@@ -87,7 +87,7 @@ class BlockCopier:
 def build_block_copier(store: KVStore, device: torch.device) -> BlockCopier:
     """Return the copier of a store's blocks on `device`; on a GPU that takes staging memory."""
     if device.type == "cpu":
-        return BlockCopier(SyncCopyQueue(store))
+        return BlockCopier(SyncCopyQueue(store.tensors, store.host_tensors))
     return BlockCopier(build_staged_queue(store, device))
 
 

@@ -1,12 +1,16 @@
 """Queues of block copies: the interface, and the queue of a device that is the host."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from quire.cache.block_copies import CopyBatch, CopyKind
-from quire.models.kv.kv_store import KVStore
 from quire.models.kv.streams import HostStream, Mark, Stream
+
+LARGE_ROW_BYTES = 1 << 20
+"""Rows of as many bytes are copied one by one: all at once would take as much memory again."""
 
 
 class CopiedBlocks(NamedTuple):
@@ -37,11 +41,14 @@ class CopyQueue(Protocol):
 
 
 class SyncCopyQueue:
-    """The queue of a device that is the host: each copy is done at once, tensor by tensor."""
+    """The queue of a device that is the host: each copy is done at once, tensor by tensor.
 
-    def __init__(self, store: KVStore) -> None:
-        self._device = store.tensors
-        self._host = store.host_tensors
+    device, host: as many tensors each, [number of rows, ...], alike but for that number.
+    """
+
+    def __init__(self, device: Sequence[Tensor], host: Sequence[Tensor]) -> None:
+        self._device = device
+        self._host = host
         self._stream = HostStream()
 
     @property
@@ -56,7 +63,11 @@ class SyncCopyQueue:
         targets = self._host if batch.kind is CopyKind.OUT else self._device
         read, written = torch.tensor(batch.sources), torch.tensor(batch.targets)
         for source, target in zip(sources, targets, strict=True):
-            target.index_copy_(0, written, source.index_select(0, read))
+            if source[0].nbytes < LARGE_ROW_BYTES:
+                target.index_copy_(0, written, source.index_select(0, read))
+                continue
+            for row, to in zip(batch.sources, batch.targets, strict=True):
+                target[to].copy_(source[row])
         blocks = batch.sources if batch.kind is CopyKind.OUT else batch.targets
         return [CopiedBlocks(blocks, self.mark())]
 

@@ -70,7 +70,8 @@ class StagedQueue:
     """Implements `CopyQueue`.
 
     host: uint8 [num_host_blocks, row bytes], or None if no block goes to the host. staging: uint8
-    [2 x rows of a half, row bytes], on the device, which `gatherer` reads and writes.
+    [2 x rows of a half, row bytes], on the device, which `gatherer` reads and writes. Rows of
+    another type are copied as well.
     """
 
     def __init__(
@@ -143,12 +144,17 @@ def build_staged_queue(store: KVStore, device: torch.device) -> StagedQueue:
     """Return the queue of a GPU, with staging memory of `staging_bytes`."""
     num_rows = 0 if store.host is None else 2 * half_rows(len(store.host), store.row_bytes)
     staging = torch.empty((num_rows, store.row_bytes), dtype=torch.uint8, device=device)
-    streams = Streams(
+    gatherer = build_gatherer(store.tensors, staging)
+    return StagedQueue(gatherer, store.host, staging, gpu_streams(device))
+
+
+def gpu_streams(device: torch.device) -> Streams:
+    """Return the stream of steps of a GPU, and two new ones."""
+    return Streams(
         CUDAStream(torch.cuda.current_stream(device)),
         CUDAStream(torch.cuda.Stream(device)),  # type: ignore[no-untyped-call]
         CUDAStream(torch.cuda.Stream(device)),  # type: ignore[no-untyped-call]
     )
-    return StagedQueue(build_gatherer(store.tensors, staging), store.host, staging, streams)
 
 
 def build_gatherer(tensors: Sequence[Tensor], staging: Tensor) -> Gatherer:

@@ -16,6 +16,7 @@ from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
 from quire.models.recurrent.choice import choose_recurrent_kernels
+from quire.models.recurrent.state_copier import build_state_copier
 from quire.models.recurrent.state_store import build_state_store
 
 DEFAULT_KV = KVOptions()
@@ -52,12 +53,14 @@ class LoadedModel:
         *,
         num_host_blocks: int = 0,
         num_states: int = 0,
+        num_host_states: int = 0,
     ) -> HFModel:
         """Allocate K and V and states, and return a model that works on them.
 
         `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's,
         for requests that are swapped out. `num_states` are those of recurrent layers, the null
-        state among them. Raises ValueError for fewer than 2 states where there are such layers.
+        state among them, and `num_host_states` the host's. Raises ValueError for fewer than 2
+        states where there are such layers.
         """
         store = build_kv_store(
             self.facts.layout(options),
@@ -76,10 +79,15 @@ class LoadedModel:
         if not self.facts.recurrent:
             return model
         states = build_state_store(
-            self.facts.recurrent, num_states, device=self.device, huge_pages=options.huge_pages
+            self.facts.recurrent,
+            num_states,
+            device=self.device,
+            huge_pages=options.huge_pages,
+            num_host_states=num_host_states,
         )
         kernels = choose_recurrent_kernels(self.device, self.kv_dtype, options.disabled)
-        return replace(model, states=states, kernels=kernels)
+        state_copier = build_state_copier(states, self.device)
+        return replace(model, states=states, kernels=kernels, state_copier=state_copier)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""

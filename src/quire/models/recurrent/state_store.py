@@ -7,8 +7,9 @@ state 1    rows of   matrix of
            a tail    each head
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -17,19 +18,22 @@ from torch import Tensor
 from quire.cache.spec import STATE_ELEMENT_BYTES
 from quire.models.config import RecurrentLayer
 from quire.models.kv.huge_pages import zeros_on_touch
+from quire.models.kv.pinned import CUDAPages, pinned_zeros
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StateStore:
     """The states of a model's recurrent layers, in float32.
 
     rows: [num_states, elements of all layers]. Row 0 is the null state, and stays zero.
     parts: by the index of the layer, the parts of its states as views of `rows`, each
         [num_states, *shape] for a shape of the layer's `StateSpec`.
+    host: [num_host_states, elements of all layers] in host memory, None without any.
     """
 
     rows: Tensor
     parts: Mapping[int, tuple[Tensor, ...]]
+    host: Tensor | None = None
 
     @property
     def num_states(self) -> int:
@@ -46,19 +50,37 @@ def build_state_store(
     *,
     device: torch.device,
     huge_pages: bool = True,
+    num_host_states: int = 0,
 ) -> StateStore:
-    """Allocate `num_states` zeroed states on `device`; on a CPU they take memory when they are
-    first written. Raises ValueError without room for the null state and another one."""
+    """Allocate `num_states` zeroed states on `device`, and others on the host; on a CPU they take
+    memory when they are first written. The host's memory is pinned if the device is another one.
+    Raises ValueError without room for the null state and another one, and TooLittleMemory where
+    memory cannot be pinned."""
     if num_states < 2:
         raise ValueError(f"{num_states} states: a model with recurrent layers needs 2 at least")
     num_elements = sum(layer.state.num_elements for layer in layers)
+    row_bytes = num_elements * STATE_ELEMENT_BYTES
+    host_bytes = num_host_states * row_bytes
     if device.type == "cpu":
-        num_bytes = num_states * num_elements * STATE_ELEMENT_BYTES
-        memory = zeros_on_touch(num_bytes, huge_pages=huge_pages).view(torch.float32)
-        rows = memory.view(num_states, num_elements)
-    else:
-        rows = torch.zeros(num_states, num_elements, device=device)
-    return StateStore(rows, _views(rows, layers))
+        rows = _rows(zeros_on_touch(num_states * row_bytes, huge_pages=huge_pages), num_states)
+        store = StateStore(rows, _views(rows, layers))
+        if not num_host_states:
+            return store
+        host = zeros_on_touch(host_bytes, huge_pages=huge_pages)
+        return replace(store, host=_rows(host, num_host_states))
+    rows = torch.zeros(num_states, num_elements, device=device)
+    store = StateStore(rows, _views(rows, layers))
+    if not num_host_states:
+        return store
+    pinned = pinned_zeros(host_bytes, CUDAPages(), huge_pages=huge_pages)
+    store = replace(store, host=_rows(pinned.zeros, num_host_states))
+    weakref.finalize(store, pinned.unpin)
+    return store
+
+
+def _rows(memory: Tensor, num_rows: int) -> Tensor:
+    """Return bytes as rows of float32."""
+    return memory.view(torch.float32).view(num_rows, -1)
 
 
 def _views(rows: Tensor, layers: Sequence[RecurrentLayer]) -> dict[int, tuple[Tensor, ...]]:

@@ -49,6 +49,7 @@ class EstimatesSnapshot(NamedTuple):
     throughput: ThroughputSnapshot
     steps: SumsSnapshot
     copies: SumsSnapshot
+    state_copies: SumsSnapshot
     appointments: AppointmentsSnapshot
 
 
@@ -56,9 +57,9 @@ def snapshot_estimates(
     throughput: ThroughputEstimate, cost: CostModel, appointments: Appointments
 ) -> EstimatesSnapshot:
     """Return a snapshot of the three."""
-    steps, copies = (
+    steps, copies, state_copies = (
         SumsSnapshot(each.weight, each.tokens, each.seconds, each.squares, each.products)
-        for each in (cost._steps, cost._copies)
+        for each in (cost._steps, cost._copies, cost._state_copies)
     )
     return EstimatesSnapshot(
         ThroughputSnapshot(
@@ -72,6 +73,7 @@ def snapshot_estimates(
         ),
         steps,
         copies,
+        state_copies,
         AppointmentsSnapshot(
             appointments._last_s,
             appointments._place_s,
@@ -97,7 +99,11 @@ def restore_estimates(
     throughput._num_tokens, throughput._seconds = known.num_tokens, known.seconds
     throughput._was_busy = known.was_busy
     throughput._busy_steps_s, throughput._busy_s = known.busy_steps_s, known.busy_s
-    for sums, each in ((cost._steps, snapshot.steps), (cost._copies, snapshot.copies)):
+    for sums, each in (
+        (cost._steps, snapshot.steps),
+        (cost._copies, snapshot.copies),
+        (cost._state_copies, snapshot.state_copies),
+    ):
         sums.weight, sums.tokens, sums.seconds = each.weight, each.tokens, each.seconds
         sums.squares, sums.products = each.squares, each.products
     given = snapshot.appointments

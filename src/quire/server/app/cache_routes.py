@@ -53,6 +53,7 @@ async def probe(request: Request) -> Response:
         found.num_cached,
         found.num_on_device,
         _shown(found, are_apart=service.tenants.are_apart),
+        found.state,
     )
     return json_response(answer, headers=headers)
 

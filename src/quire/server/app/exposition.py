@@ -254,6 +254,9 @@ def _block_rows(stats: Stats) -> dict[str, Rows]:
         "kv_cache_usage_perc": [((), stats.kv_usage)],
         "kv_blocks": _labelled(stats.blocks_by_state),
         "recurrent_states": _labelled(stats.states_by_use),
+        "recurrent_states_moved_total": _labelled(
+            {"out": stats.num_state_copies_out, "in": stats.num_state_copies_in}
+        ),
         "kv_blocks_moved_total": _labelled(moved),
     }
 

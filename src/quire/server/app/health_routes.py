@@ -225,6 +225,7 @@ def memory_receipt(facts: EngineFacts | None) -> dict[str, object] | None:
         "num_blocks": facts.num_blocks,
         "num_host_blocks": facts.num_host_blocks,
         "num_states": facts.num_states,
+        "num_host_states": facts.num_host_states,
         "max_model_len": facts.max_model_len,
         "max_num_batched_tokens": facts.max_num_batched_tokens,
         **msgspec.structs.asdict(facts.memory),

@@ -104,8 +104,9 @@ class Loads(msgspec.Struct, frozen=True):
 
 
 class CacheMiss(msgspec.Struct, frozen=True):
-    """`reason` is `too_short` (for one block), `differs`, `evicted`, `salt` or `new`; `token` is
-    the first of the prompt that it concerns, for `too_short` the prompt's length."""
+    """`reason` is `too_short` (for one block), `differs`, `evicted`, `salt`, `state` or `new`;
+    `token` is the first of the prompt that it concerns, for `too_short` the prompt's length, for
+    `state` the number of tokens whose keys and values are cached without a state."""
 
     reason: str
     token: int
@@ -113,13 +114,15 @@ class CacheMiss(msgspec.Struct, frozen=True):
 
 class CacheProbe(msgspec.Struct, frozen=True):
     """The leading tokens of a prompt that the prefix cache holds: `cached_tokens` in all,
-    `device_tokens` without a copy from the host. `miss` is null where no more could be."""
+    `device_tokens` without a copy from the host. `miss` is null where no more could be. `state` is
+    the memory of the state after them, `device` or `host`; null without recurrent layers."""
 
     model: str
     prompt_tokens: int
     cached_tokens: int
     device_tokens: int
     miss: CacheMiss | None
+    state: str | None = None
     object: str = "cache.probe"
 
 

@@ -160,14 +160,14 @@ OPTIONS: tuple[Option, ...] = (
         MEMORY,
         gibibytes,
         "GiB of host memory for preempted requests and evicted prefixes, pinned if the device is "
-        "a GPU.",
+        "a GPU. With recurrent layers half of it is for [states](prefix-cache.md#in-host-memory).",
         shown="4 with a GPU, 0 on a CPU",
     ),
     Option(
         "preemption-mode",
         SCHEDULING,
         one_of(*PreemptionMode),
-        "Method of preemption: `swap` the blocks to host memory, `recompute` the tokens, or "
+        "Method of preemption: `swap` blocks and states to host memory, `recompute` the tokens, or "
         "`auto`, whichever is faster by the measured speeds.",
     ),
     Option(

@@ -186,8 +186,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "recurrent_states",
-        "States of recurrent layers by use: free, snapshots that no request holds, held.",
+        "States of recurrent layers by use: free, snapshots that no request holds, held; on the "
+        "host, states of swapped requests and snapshots.",
         "state",
+        twin=False,
+    ),
+    _counter(
+        "recurrent_states_moved_total",
+        "States of recurrent layers copied out to the host and in from the host.",
+        "kind",
         twin=False,
     ),
     _gauge(

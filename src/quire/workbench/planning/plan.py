@@ -133,6 +133,7 @@ def _setup(config: EngineConfig, engine: OutlinedEngine) -> EngineSetup:
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         num_states=facts.num_states,
+        num_host_states=facts.num_host_states,
         snapshots=snapshot_policy(config),
     )
     return EngineSetup(scheduler, cache, facts.async_scheduling)

@@ -53,6 +53,7 @@ def engine_of(run: RecordedRun) -> EngineSetup:
         shape.num_host_blocks,
         num_states=shape.num_states,
         snapshots=shape.snapshots,
+        num_host_states=shape.num_host_states,
     )
     return EngineSetup(run.start.scheduler, cache, run.is_overlapped)
 
