@@ -39,7 +39,7 @@ KNOWN = {
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
     "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
-    "states": "pool policy block_size is_caching seen max_seen",
+    "states": "pool policy block_size is_caching seen max_seen on_lasting",
     "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
