@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.sizing import TooLittleMemory
-from quire.engine.config import MemoryConfig
-from quire.engine.startup.state_plan import LEAST_STATES, StateDemand, check_states
+from quire.engine.startup.state_plan import LEAST_STATES, StateDemand
 
 
 @given(
@@ -35,9 +34,3 @@ def test_a_given_number_is_taken_or_refused_with_the_numbers() -> None:
     assert StateDemand(1 << 20, 4, 9, True).num_states(9 << 20) == 9
     with pytest.raises(TooLittleMemory, match=r"take 9\.0 MiB, but 8\.0 MiB are available: pass"):
         StateDemand(1 << 20, 4, 9, True).num_states(8 << 20)
-
-
-def test_a_disk_that_keeps_no_states_is_refused() -> None:
-    check_states(MemoryConfig())
-    with pytest.raises(ValueError, match="--prefix-cache-dir keeps keys and values"):
-        check_states(MemoryConfig(prefix_cache_dir="x", prefix_cache_bytes=1 << 20))

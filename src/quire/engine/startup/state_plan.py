@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import MemoryConfig
 
 LEAST_STATES = 2
 """The null state, and that of one request."""
@@ -14,15 +13,6 @@ SNAPSHOT_SHARE = 10
 MOST_SHARE = 2
 """All states take one part in so many at most, unless more are asked for."""
 OPTION = "--num-recurrent-states"
-
-
-def check_states(config: MemoryConfig) -> None:
-    """Raise ValueError for options that do not go with recurrent layers."""
-    if config.prefix_cache_dir is not None:
-        raise ValueError(
-            "--prefix-cache-dir keeps keys and values, and this model has recurrent layers whose "
-            "states it does not keep, so that nothing on disk would be of use: leave it out"
-        )
 
 
 class StateDemand(NamedTuple):
