@@ -9,7 +9,7 @@ or in the store, are of no use.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.cache.admission import BlockFinder, Tiers
 from quire.cache.block_hash import STATE_GROUP, group_key
@@ -19,6 +19,8 @@ from quire.cache.prefix import Lookup, find_prefix
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.states.state_cache import StateCache
 
+IsStored: TypeAlias = Callable[[bytes], bool]
+"""Says whether a store has something under a key."""
 STORED = -2
 """Stands for a block that only the store has."""
 
@@ -98,13 +100,11 @@ class Transfers:
         key = group_key(content.digest, group)
         return self._pool.find((key,))[0] if self._pool.content_under(key) is content else None
 
-    def find(
-        self, chain: Chain, max_blocks: int, is_stored: Callable[[bytes], bool]
-    ) -> StoredPrefix:
+    def find(self, chain: Chain, max_blocks: int, is_stored: IsStored) -> StoredPrefix:
         """Return how many of the chain's first `max_blocks` could be found with a store's help."""
         finder = self._finder
         here: Lookup = self._pool if finder.host is None else Tiers(self._pool, finder.host)
-        num_here, _ = self._longest(here, chain, max_blocks, lambda key: False)
+        num_here, _ = self._longest(here, chain, max_blocks, None)
         if num_here == max_blocks:
             return StoredPrefix(num_here, num_here, ())
         lookup = _WithStore(here, chain, is_stored)
@@ -122,7 +122,7 @@ class Transfers:
         return StoredPrefix(num_here, num_blocks, tuple(missing))
 
     def _longest(
-        self, lookup: Lookup, chain: Chain, max_blocks: int, is_stored: Callable[[bytes], bool]
+        self, lookup: Lookup, chain: Chain, max_blocks: int, is_stored: IsStored | None
     ) -> tuple[int, tuple[list[int], ...]]:
         """Return how many of the chain's first `max_blocks` are found and end where a state is, and
         these blocks by group. Without recurrent layers they end anywhere."""
@@ -135,11 +135,13 @@ class Transfers:
             length = num_found
         return 0, ()
 
-    def _border(self, chain: Chain, max_blocks: int, is_stored: Callable[[bytes], bool]) -> int:
+    def _border(self, chain: Chain, max_blocks: int, is_stored: IsStored | None) -> int:
         """Return the most blocks after which a state is found or stored, `max_blocks` at most."""
         if self._states is None:
             return max_blocks
         num_here = self._num_with_state(chain, max_blocks)
+        if is_stored is None:
+            return num_here
         for num_blocks in range(max_blocks, num_here, -1):
             if is_stored(group_key(chain.digests[num_blocks - 1], STATE_GROUP)):
                 return num_blocks
@@ -193,7 +195,7 @@ class _WithStore:
     """Memory and a store as one pool. A block of the store counts as what the chain has there: that
     it is so is known when it is read."""
 
-    def __init__(self, here: Lookup, chain: Chain, is_stored: Callable[[bytes], bool]) -> None:
+    def __init__(self, here: Lookup, chain: Chain, is_stored: IsStored) -> None:
         self._here = here
         self._chain = chain
         self._is_stored = is_stored
