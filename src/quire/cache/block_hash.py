@@ -60,7 +60,7 @@ def ids_of(tokens: bytes) -> list[int]:
 
 
 STATE_GROUP = 0xFFFF
-"""In the keys of slower stores, this in place of a layer group means the state of recurrent layers
+"""Stands in place of a layer group, in the keys of slower stores, for the state of recurrent layers
 after a block."""
 
 

@@ -3,31 +3,20 @@ in between: every text is the oracle's, and no accounts are broken.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from quire.cache.admission import ComputedBlocks
-from quire.cache.block_hash import STATE_GROUP
-from quire.cache.block_pool import AccountsError
-from quire.cache.chain import Chain, Content
-from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL
 from quire.cache.states.policy import SnapshotPolicy
-from quire.cache.states.state_cache import StateCache
-from quire.cache.transfers import Transfers
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
-from quire.storage.disk import extent_file
 from tests.engine.persistence.disk_world import DiskWorld, ask, disk_world
 from tests.engine.persistence.test_disk_cache import CHUNKS, SHAPE, WINDOW
-from tests.engine.persistence.test_disk_states import STATES
 from tests.engine.toy_engine import MAX_MODEL_LEN, Shape, alone
 from tests.profiles import cases
 
@@ -142,56 +131,3 @@ def test_texts_are_right_whatever_the_folder_holds(shape: Shape, seed: int) -> N
 @given(recurrent_shapes, st.integers(0, 1 << 30))
 def test_texts_are_right_whatever_states_the_folder_holds(shape: Shape, seed: int) -> None:
     event(f"loaded {live(shape, seed) > 0}")
-
-
-def takes_damaged_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extent_file, "is_whole", lambda block, entry: True)
-
-
-def loads_a_state_for_the_block_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = StateCache.load
-
-    def early(cache: StateCache, chain: Chain, num_blocks: int) -> int | None:
-        return load(cache, chain, max(num_blocks - 1, 1))
-
-    monkeypatch.setattr(StateCache, "load", early)
-
-
-def writes_the_state_of_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row under a key is that of the snapshot before."""
-    row_of = Transfers.row_of
-
-    def careless(transfers: Transfers, content: Content, group: int) -> int | None:
-        found = row_of(transfers, content, group)
-        if group != STATE_GROUP or found is None or content.parent is None:
-            return found
-        return row_of(transfers, content.parent, group) or found
-
-    monkeypatch.setattr(Transfers, "row_of", careless)
-
-
-def finds_blocks_without_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trusting(
-        cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool
-    ) -> ComputedBlocks:
-        return cache._finder.prefix(chain, num_reusable, use_host=use_host)
-
-    monkeypatch.setattr(KVCache, "_found", trusting)
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        takes_damaged_rows,
-        loads_a_state_for_the_block_before,
-        writes_the_state_of_another_place,
-        finds_blocks_without_their_state,
-    ],
-)
-def test_planted_fault_of_stored_states_is_caught(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, AccountsError)):
-        for seed in range(200):
-            live(STATES, seed)

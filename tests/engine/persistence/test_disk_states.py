@@ -2,15 +2,22 @@
 blocks with it, and every text is what the oracle says.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quire.cache.admission import ComputedBlocks
 from quire.cache.block_hash import STATE_GROUP, group_key
+from quire.cache.chain import Chain, Content
+from quire.cache.kv_cache import KVCache
 from quire.cache.spec import FULL
 from quire.cache.states.policy import SnapshotPolicy
+from quire.cache.states.state_cache import StateCache
+from quire.cache.transfers import Transfers
 from quire.scheduler.reasons import Reason
+from quire.storage.disk import extent_file
 from quire.storage.disk.extent_file import read_extent
 from tests.engine.persistence.disk_world import DiskWorld, ask, disk_world, eventually
 from tests.engine.persistence.test_disk_cache import PROMPT, SHAPE, WINDOW, extents_of
@@ -239,3 +246,63 @@ def test_a_damaged_state_of_a_peer_is_passed_by(tmp_path: Path) -> None:
         spoil(tmp_path / "offers", keys_of(offers, PROMPT)[6])
         assert run(asks, "a", STATES) == 24
         assert stats_of(asks).num_corrupt == 1
+
+
+def takes_damaged_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extent_file, "is_whole", lambda block, entry: True)
+
+
+def loads_a_state_for_the_block_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = StateCache.load
+
+    def early(cache: StateCache, chain: Chain, num_blocks: int) -> int | None:
+        return load(cache, chain, max(num_blocks - 1, 1))
+
+    monkeypatch.setattr(StateCache, "load", early)
+
+
+def writes_the_state_of_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row under a key is that of the snapshot before."""
+    row_of = Transfers.row_of
+
+    def careless(transfers: Transfers, content: Content, group: int) -> int | None:
+        found = row_of(transfers, content, group)
+        if group != STATE_GROUP or found is None or content.parent is None:
+            return found
+        return row_of(transfers, content.parent, group) or found
+
+    monkeypatch.setattr(Transfers, "row_of", careless)
+
+
+def finds_blocks_without_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(
+        cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool
+    ) -> ComputedBlocks:
+        return cache._finder.prefix(chain, num_reusable, use_host=use_host)
+
+    monkeypatch.setattr(KVCache, "_found", trusting)
+
+
+@pytest.mark.parametrize(
+    ("plant", "is_spoilt"),
+    [
+        (takes_damaged_rows, True),
+        (loads_a_state_for_the_block_before, False),
+        (writes_the_state_of_another_place, False),
+        (finds_blocks_without_their_state, False),
+    ],
+)
+def test_planted_fault_of_stored_states_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    is_spoilt: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Without a fault that is what the tests of loads and of damage do."""
+    plant(monkeypatch)
+    with disk_world(tmp_path, STATES) as world:
+        run(world, "a", STATES)
+        if is_spoilt:
+            spoil(tmp_path, keys_of(world, PROMPT)[6])
+    with disk_world(tmp_path, STATES) as world, pytest.raises(AssertionError):
+        run(world, "a", STATES)
