@@ -306,3 +306,4 @@ def test_planted_fault_of_stored_states_is_caught(
             spoil(tmp_path, keys_of(world, PROMPT)[6])
     with disk_world(tmp_path, STATES) as world, pytest.raises(AssertionError):
         run(world, "a", STATES)
+        run(world, "b", STATES, (*PROMPT[:25], 1, 2))
