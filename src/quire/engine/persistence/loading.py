@@ -5,8 +5,8 @@ of the prefix cache, where requests find them as any others. A load ends at the 
 not what it should be: what is behind it is computed.
 
 A model with recurrent layers goes on where a state is. So the state at the end of a load is read
-first: without it the blocks before it would be of no use. Where a read fails, the load is for the
-last state before.
+first: without it the blocks before it would be of no use. Where a read fails, or memory is short,
+the load goes on for the last state before.
 """
 
 import logging
@@ -67,8 +67,8 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Load:
-    """A load for the first of `requests`; the others wait for some of its blocks. It is cut if the
-    store could not give all of it."""
+    """A load for the first of `requests`; the others wait for some of its blocks. It is cut if not
+    all could be read or had room."""
 
     chain: Chain
     max_blocks: int
@@ -280,7 +280,7 @@ class BlockLoader:
         load.read_s += read.seconds
         load.take_in_s += time.perf_counter() - began
         if num_here < len(part.places):
-            load.is_cut = read.num_blocks < len(part.places)
+            load.is_cut = True
             load.stop()
 
     def _end(self, load: _Load, *, is_over: bool = False) -> None:
