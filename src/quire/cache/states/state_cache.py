@@ -27,8 +27,8 @@ class StateCache:
 
     K and V tell where prompts part. A model without attention, which keeps none, remembers the
     digests of what it has computed instead. `on_lasting` is called with the content of each
-    snapshot that is worth more than the memory of the device: not with that of an output that goes
-    on, nor with one of a ladder that nobody has gone on from.
+    snapshot that slower stores are to keep: not with that of an output that goes on, nor with one
+    of a ladder that nobody has gone on from.
     """
 
     def __init__(
