@@ -59,6 +59,11 @@ def ids_of(tokens: bytes) -> list[int]:
     return ids.tolist()
 
 
+STATE_GROUP = 0xFFFF
+"""Stands in place of a layer group, in the keys of slower stores, for the state of recurrent layers
+after a block."""
+
+
 def group_key(digest: bytes, group: int) -> bytes:
     """Return the key under which a block of layer group `group` is found. Each group has another
     block for the same content, and so another key.

@@ -73,7 +73,7 @@ class KVCache:
     @property
     def transfers(self) -> Transfers:
         """The way for blocks from and to a slower store."""
-        return Transfers(self._finder, self._log)
+        return Transfers(self._finder, self._log, self._states)
 
     @property
     def usage(self) -> BlockUsage:

@@ -73,10 +73,12 @@ class TracedPins(Pins):
 
 
 class TracedTransfers(Transfers):
-    """Transfers with a span for each call that takes blocks in, from a disk or a peer."""
+    """Transfers with a span for each call that takes blocks or states in, from a disk or a peer."""
 
-    def __init__(self, finder: BlockFinder, log: PrefixLog, tracer: "Tracer") -> None:
-        super().__init__(finder, log)
+    def __init__(
+        self, finder: BlockFinder, log: PrefixLog, states: StateCache | None, tracer: "Tracer"
+    ) -> None:
+        super().__init__(finder, log, states)
         self._tracer = tracer
 
     def take_in(
@@ -102,7 +104,7 @@ class TracedKVCache(KVCache):
 
     @property
     def transfers(self) -> Transfers:
-        return TracedTransfers(self._finder, self._log, self._tracer)
+        return TracedTransfers(self._finder, self._log, self._states, self._tracer)
 
     def admit(
         self,

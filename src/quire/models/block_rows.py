@@ -1,5 +1,5 @@
-"""The blocks of a model as rows of bytes in the host's memory: the form in which they leave the
-engine's memory and come back.
+"""The blocks of a model, and the states of its recurrent layers, as rows of bytes in the host's
+memory: the form in which they leave the engine's memory and come back.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from quire.models.kv.streams import Mark
 
 
 class BlockRows(Protocol):
-    """Copies blocks to rows and back, one block of all layers of a group in each. Rows are uint8
-    [rows, row_bytes] on the host."""
+    """Copies blocks to rows and back, one block of all layers of a group in each; or states, one of
+    all recurrent layers. Rows are uint8 [rows, row_bytes] on the host."""
 
     @property
     def row_bytes(self) -> int: ...
@@ -38,9 +38,19 @@ class BlockRows(Protocol):
 
 @runtime_checkable
 class BlockRowsModel(Protocol):
-    """A model whose blocks can be had as rows."""
+    """A model whose blocks and states can be had as rows."""
 
-    def block_rows(self) -> BlockRows:
-        """Return the copier of the blocks. On a device that is not the host it takes memory of it,
-        of `staging_bytes`."""
+    def block_rows(self) -> BlockRows | None:
+        """Return the copier of the blocks; None for a model without attention. On a device that is
+        not the host it takes memory of it, of `staging_bytes`."""
+        ...
+
+    def state_rows(self) -> BlockRows | None:
+        """Return the copier of the states; None for a model without recurrent layers."""
+        ...
+
+    @property
+    def state_form(self) -> str:
+        """The dtype and shapes of the parts of a state, by layer: rows of equal form have the same
+        bytes at the same places. Empty without recurrent layers."""
         ...

@@ -28,6 +28,7 @@ from quire.models.recurrent.hook import StateAccess
 from quire.models.recurrent.kernels import RecurrentKernels
 from quire.models.recurrent.pieces import Pieces
 from quire.models.recurrent.state_copier import StateCopier
+from quire.models.recurrent.state_rows import StateRows
 from quire.models.recurrent.state_store import StateStore
 
 HOOK = "quire_attention_hook"
@@ -89,8 +90,15 @@ class HFModel:
         """The device of its weights, K and V."""
         return next(self.module.parameters()).device
 
-    def block_rows(self) -> BlockRows:
-        return build_kv_rows(self.store, self.device)
+    def block_rows(self) -> BlockRows | None:
+        return build_kv_rows(self.store, self.device) if self.store.tensors else None
+
+    def state_rows(self) -> BlockRows | None:
+        return None if self.states is None else StateRows(self.states)
+
+    @property
+    def state_form(self) -> str:
+        return "" if self.states is None else self.states.form
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:

@@ -131,8 +131,16 @@ class ToyModel:
                 to[target] = words[source]
             self._num_copied += kind is not CopyKind.FORK
 
-    def block_rows(self) -> "ToyRows":
-        return ToyRows(self._store)
+    def block_rows(self) -> "ToyRows | None":
+        return ToyRows(self._store) if self._store else None
+
+    def state_rows(self) -> "ToyRows | None":
+        return ToyRows([self._states.T]) if self._states.shape[1] > 1 else None
+
+    @property
+    def state_form(self) -> str:
+        """The layers with a word in a state."""
+        return str([index for index, layer in enumerate(self._layers) if layer is None])
 
     def take_copy_time(self) -> CopyTime:
         """Return how many blocks and states were copied, in no time."""
@@ -210,7 +218,8 @@ class ToyModel:
 
 
 class ToyRows:
-    """Implements `BlockRows` over words [blocks, words of a block] of each cache tensor."""
+    """Implements `BlockRows` over words [blocks, words of a block] of each cache tensor, or words
+    [states, layers]."""
 
     max_rows = 8
 

@@ -41,6 +41,9 @@ def cache_of(shape: Shape, hashed: BlockHash) -> KVCache:
             max_chunk_tokens=shape.max_num_batched_tokens,
             num_host_blocks=shape.num_host_blocks,
             block_hash=hashed,
+            num_states=shape.num_states,
+            num_host_states=shape.num_host_states,
+            snapshots=shape.snapshots,
         )
     )
 
@@ -74,10 +77,21 @@ class DiskWorld:
         hashed = build_block_hash(HashAlgorithm.SHA256, seed=fingerprint.hex(), noise=b"")
         self.cache = cache_of(shape, hashed)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
-        size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
+        size = KVSize(
+            shape.num_blocks,
+            shape.block_size,
+            shape.num_host_blocks,
+            shape.num_states,
+            shape.num_host_states,
+        )
         model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
         port = BlockPort(
-            self.cache, self.cache.transfers, self.scheduler.loads, model, model.block_rows()
+            self.cache,
+            self.cache.transfers,
+            self.scheduler.loads,
+            model,
+            model.block_rows(),
+            model.state_rows(),
         )
         stores = Stores(self.store, self.writer, open_transfer(self.store))
         self.disk = DiskCache(stores, port, hashed.root, time.monotonic)

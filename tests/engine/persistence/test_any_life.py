@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL
+from quire.cache.states.policy import SnapshotPolicy
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from tests.engine.persistence.disk_world import DiskWorld, ask, disk_world
@@ -40,6 +41,23 @@ shapes = st.builds(
     layers=st.sampled_from([SHAPE.layers, (WINDOW, WINDOW), (FULL, WINDOW, CHUNKS)]),
     num_host_blocks=st.sampled_from([0, 10]),
 ).map(roomy)
+
+recurrent_shapes = st.builds(
+    lambda shape, layers, num_states, num_host_states, interval: roomy(
+        replace(
+            shape,
+            layers=layers,
+            num_states=num_states,
+            num_host_states=num_host_states,
+            snapshots=SnapshotPolicy(interval=interval),
+        )
+    ),
+    shapes,
+    st.sampled_from([(None, FULL), (FULL, None, WINDOW), (None, None)]),
+    st.integers(2, 12),
+    st.sampled_from([0, 3]),
+    st.sampled_from([0, 4, 8]),
+)
 
 
 def damage(folder: Path, chance: random.Random) -> None:
@@ -87,9 +105,8 @@ def check(world: DiskWorld, shape: Shape, asked: list[NewRequest]) -> None:
             assert is_aborted or said == expected
 
 
-@cases(40)
-@given(shapes, st.integers(0, 1 << 30))
-def test_texts_are_right_whatever_the_folder_holds(shape: Shape, seed: int) -> None:
+def live(shape: Shape, seed: int) -> int:
+    """Let engines follow each other; return how many tokens they have loaded."""
     chance = random.Random(seed)
     num_loaded = 0
     with TemporaryDirectory() as folder:
@@ -106,4 +123,16 @@ def test_texts_are_right_whatever_the_folder_holds(shape: Shape, seed: int) -> N
                 num_loaded += world.store.stats.num_loaded_tokens
             if chance.random() < 0.5:
                 damage(Path(folder), chance)
-    event(f"loaded {num_loaded > 0}")
+    return num_loaded
+
+
+@cases(40)
+@given(shapes, st.integers(0, 1 << 30))
+def test_texts_are_right_whatever_the_folder_holds(shape: Shape, seed: int) -> None:
+    event(f"loaded {live(shape, seed) > 0}")
+
+
+@cases(25)
+@given(recurrent_shapes, st.integers(0, 1 << 30))
+def test_texts_are_right_whatever_states_the_folder_holds(shape: Shape, seed: int) -> None:
+    event(f"loaded {live(shape, seed) > 0}")

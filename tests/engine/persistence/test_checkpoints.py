@@ -25,13 +25,19 @@ CASES = {
     "hybrid": ("gemma3_text", KVCacheDtype.AUTO),
     "latent": ("deepseek_v2", KVCacheDtype.AUTO),
     "int8": ("llama", KVCacheDtype.INT8),
+    "states": ("qwen3_5_text", KVCacheDtype.AUTO),
+    "states alone": ("mamba", KVCacheDtype.AUTO),
 }
 
 
-def config_of(checkpoint: Path, kept_as: KVCacheDtype = KVCacheDtype.AUTO) -> EngineConfig:
+def config_of(
+    checkpoint: Path, kept_as: KVCacheDtype = KVCacheDtype.AUTO, *, has_attention: bool = True
+) -> EngineConfig:
     return EngineConfig(
         ModelConfig(str(checkpoint), device="cpu", dtype=ModelDtype.FLOAT32),
-        MemoryConfig(block_size=8, kv_cache_tokens=300, kv_cache_dtype=kept_as),
+        MemoryConfig(
+            block_size=8, kv_cache_tokens=300 if has_attention else None, kv_cache_dtype=kept_as
+        ),
         SchedulingConfig(max_num_seqs=4, max_model_len=128),
     )
 
@@ -68,7 +74,7 @@ def test_a_text_is_the_same_with_blocks_from_disk(
     tmp_path: Path, family: str, kept_as: KVCacheDtype
 ) -> None:
     checkpoint = save_checkpoint(SERVED[family], tmp_path / "model")
-    config = config_of(checkpoint, kept_as)
+    config = config_of(checkpoint, kept_as, has_attention=SERVED[family].attention != "state")
     with engine_of(config) as engine:
         expected, _ = answer(engine, "a")
     folder = tmp_path / "kv"
@@ -147,4 +153,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     small = on_disk(config_of(checkpoint), tmp_path / "kv")
     small = replace(small, memory=replace(small.memory, prefix_cache_bytes=1000))
     with pytest.raises(ValueError, match="--prefix-cache-bytes is 1000"), engine_of(small):
+        pass
+    checkpoint = save_checkpoint(SERVED["mamba"], tmp_path / "mamba")
+    small = on_disk(config_of(checkpoint, has_attention=False), tmp_path / "kv")
+    small = replace(small, memory=replace(small.memory, prefix_cache_bytes=1000))
+    with pytest.raises(ValueError, match="but a recurrent state of this"), engine_of(small):
         pass

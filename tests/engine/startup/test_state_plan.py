@@ -10,7 +10,6 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig
 from quire.engine.startup.state_plan import (
     LEAST_STATES,
     StateDemand,
-    check_states,
     snapshot_policy,
 )
 from quire.models.optimizations import Optimization
@@ -42,12 +41,6 @@ def test_a_given_number_is_taken_or_refused_with_the_numbers() -> None:
     assert StateDemand(1 << 20, 4, 9, True).num_states(9 << 20) == 9
     with pytest.raises(TooLittleMemory, match=r"take 9\.0 MiB, but 8\.0 MiB are available: pass"):
         StateDemand(1 << 20, 4, 9, True).num_states(8 << 20)
-
-
-def test_a_disk_that_keeps_no_states_is_refused() -> None:
-    check_states(MemoryConfig())
-    with pytest.raises(ValueError, match="--prefix-cache-dir keeps keys and values"):
-        check_states(MemoryConfig(prefix_cache_dir="x", prefix_cache_bytes=1 << 20))
 
 
 def test_snapshots_are_left_out_where_they_are_disabled() -> None:

@@ -1,5 +1,6 @@
 """With the C++ kernels a model with recurrent layers in bfloat16, its states float32, says the
-same to the bit: alone, in company, over a snapshot of its prefix, and resumed after a swap.
+same to the bit: alone, in company, over a snapshot of its prefix, also one that another engine has
+left on disk, and resumed after a swap.
 """
 
 import time
@@ -28,13 +29,21 @@ PROMPTS = some_prompts(NUM_TOGETHER, 60)
 Said = tuple[list[int], list[TokenLogprobs]]
 
 
-def build(checkpoint: Path, *, is_tight: bool = False, has_attention: bool = True) -> Engine:
+def build(
+    checkpoint: Path,
+    *,
+    is_tight: bool = False,
+    has_attention: bool = True,
+    folder: Path | None = None,
+) -> Engine:
     config = EngineConfig(
         ModelConfig(str(checkpoint), device="cpu", dtype=ModelDtype.BFLOAT16),
         memory=MemoryConfig(
             block_size=BLOCK_SIZE,
             num_recurrent_states=12 if is_tight else 150,
             kv_cache_tokens=(300 if is_tight else 6000) if has_attention else None,
+            prefix_cache_dir=None if folder is None else str(folder),
+            prefix_cache_bytes=None if folder is None else 1 << 28,
             swap_space=SWAP_GIB if is_tight else 0.0,
         ),
         scheduling=SchedulingConfig(
@@ -97,3 +106,22 @@ def test_a_turn_goes_on_over_the_snapshot_of_an_output_to_the_bit(
     over = said(engine, {"turn": turn})
     assert engine.stats.num_prefix_hits - hits >= len(prompt) + len(tokens) - BLOCK_SIZE
     assert over == said(build(checkpoint), {"turn": turn})
+
+
+@long_but_for(IN_EVERY_RUN[:1], "family", FAMILIES)
+def test_a_state_from_disk_is_the_same_to_the_bit(
+    family: str, references: References, tmp_path: Path
+) -> None:
+    library_with_products()
+    checkpoint = references.checkpoint(family)
+    has_attention = family not in ("mamba", "mamba2")
+    asked = {str(index): prompt for index, prompt in enumerate(PROMPTS[:6])}
+    anew = said(build(checkpoint, has_attention=has_attention), asked)
+    for is_stored in (False, True):
+        engine = build(checkpoint, has_attention=has_attention, folder=tmp_path)
+        try:
+            assert said(engine, asked) == anew
+            stats = engine.disk_stats
+            assert stats is not None and (stats.num_loaded_tokens > 100) == is_stored
+        finally:
+            engine.close()

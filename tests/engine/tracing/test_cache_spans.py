@@ -21,7 +21,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.pins import Pins
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
-from quire.cache.transfers import Transfers
+from quire.cache.transfers import BlockPosition, Transfers
 from quire.engine.tracing import TracedKVCache, TracedPins
 
 CHUNK = 6
@@ -228,11 +228,9 @@ class Walk:
             "pins.held_states": pins.held_states,
             "pins.num_new": lambda: pins.num_new(table, tokens),
             "transfers.watch": lambda: transfers.watch(lambda content, group: None),
-            "transfers.is_here": lambda: transfers.is_here(digests[0]),
-            "transfers.block_under": lambda: (
-                transfers.block_under(digests[0], table.chain.content(0))
-                if table.chain.digests
-                else None
+            "transfers.is_here": lambda: transfers.is_here(BlockPosition(0, 0, digests[0])),
+            "transfers.row_of": lambda: (
+                transfers.row_of(table.chain.content(0), 0) if table.chain.digests else None
             ),
             "transfers.find": lambda: transfers.find(table.chain, 1, lambda key: False),
         }

@@ -12,6 +12,7 @@ from quire.models.kv.block_copier import BlockCopier
 from quire.models.kv.staged_queue import StagedQueue, Streams
 from quire.models.kv.streams import HostStream
 from quire.models.recurrent.state_copier import RowGatherer, StateCopier, build_state_copier
+from quire.models.recurrent.state_rows import StateRows
 from quire.models.recurrent.state_store import StateStore, build_state_store
 
 CPU = torch.device("cpu")
@@ -90,3 +91,21 @@ def test_there_is_room_for_a_state_beside_the_null_state(num_states: int) -> Non
     layers = [RecurrentLayer(0, StateSpec(((2, 3),)))]
     with pytest.raises(ValueError, match=f"{num_states} states: .* needs 2 at least"):
         build_state_store(layers, num_states, device=CPU)
+
+
+@given(specs=SPECS, num_states=st.integers(2, 5), data=st.data())
+def test_states_become_rows_and_states_again(
+    specs: list[StateSpec], num_states: int, data: st.DataObject
+) -> None:
+    layers = [RecurrentLayer(2 * index, spec) for index, spec in enumerate(specs)]
+    store, other = (build_state_store(layers, num_states, device=CPU) for _ in range(2))
+    store.rows[1:].normal_()
+    kept = store.rows.clone()
+    chosen = data.draw(st.lists(st.integers(1, num_states - 1), min_size=1, unique=True))
+    rows = StateRows(store).new_rows(len(chosen) + 1)
+    assert rows.shape[1] == StateRows(store).row_bytes == store.state_bytes
+    assert StateRows(store).read(chosen, rows).is_reached
+    assert torch.equal(store.rows, kept)
+    StateRows(other).write(rows, chosen[::-1])
+    assert torch.equal(other.rows[chosen[::-1]], kept[chosen])
+    assert not other.rows[[each for each in range(num_states) if each not in chosen]].any()

@@ -42,7 +42,7 @@ KNOWN = {
     "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
     "states": "pool host copies is_reachable policy block_size is_caching seen max_seen "
-    "least_tokens",
+    "least_tokens on_lasting",
     "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }

@@ -43,7 +43,9 @@ class StateCache:
 
     K and V tell where prompts part. A model without attention, which keeps none, remembers the
     digests of what it has computed instead. `least_tokens` may be set at any time: evicted
-    snapshots that save fewer are not copied to the host.
+    snapshots that save fewer are not copied to the host. `on_lasting` is called with the content of
+    each snapshot that slower stores are to keep: not with that of an output that goes on, nor with
+    one of a ladder that nobody has gone on from.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class StateCache:
         self._policy = policy
         self._block_size = config.block_size
         self._is_caching = config.enable_prefix_caching
+        self.on_lasting: Callable[[Content], None] | None = None
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._max_seen = MAX_SEEN * config.num_states
         self.least_tokens = 0
@@ -88,6 +91,24 @@ class StateCache:
         is none at all."""
         found = self.find(table.chain, num_tokens // self._block_size, use_host=True)
         return None if found is None else found.tier
+
+    @property
+    def num_loadable(self) -> int:
+        """The states that may be filled from a slower store now."""
+        return self._pool.num_loadable
+
+    def load(self, chain: Chain, num_blocks: int) -> int | None:
+        """Return a state that is found as that after the first `num_blocks` of `chain` from now on,
+        for the caller to fill. None where one is found there already, or none can be had."""
+        return self._pool.load(chain, num_blocks, SnapshotKind.PROMPT_END)
+
+    def content_under(self, digest: bytes) -> Content | None:
+        """Return the content of the snapshot of that digest, None if it is not found."""
+        return self._pool.content_under(digest)
+
+    def state_under(self, content: Content) -> int | None:
+        """Return the snapshot of that very content, None if it is gone."""
+        return self._pool.state_under(content)
 
     def num_seen(self, chain: Chain, max_blocks: int) -> int:
         """Return how many leading blocks of `chain` are remembered, `max_blocks` at most."""
@@ -120,6 +141,8 @@ class StateCache:
             states.position = table.swap.num_computed
             last = self._pool.find(table.chain, states.position // self._block_size)
             states.num_saved = 0 if last is None else last.num_blocks * self._block_size
+        elif found is not None:
+            self._tell(table.chain.digests[found.num_blocks - 1])
         if self._is_caching:
             num_kv_blocks = num_kv_found // self._block_size
             parts = not is_resumed and self._pool.note_found(table.chain.digests, num_kv_blocks)
@@ -298,6 +321,14 @@ class StateCache:
             if states.last_output is not None:
                 self._pool.supersede(states.last_output)
             states.last_output = chain.digests[num_blocks - 1]
+        elif pending.kind < SnapshotKind.LADDER:
+            self._tell(chain.digests[num_blocks - 1])
+
+    def _tell(self, digest: bytes) -> None:
+        """Tell of a lasting snapshot, if it is found."""
+        content = self._pool.content_under(digest)
+        if content is not None and self.on_lasting is not None:
+            self.on_lasting(content)
 
     def release(self, table: BlockTable) -> None:
         """Give all states of a table back; its snapshots may still be found."""
@@ -309,6 +340,8 @@ class StateCache:
             self._pool.note_place(
                 table.chain, states.num_output_blocks, SnapshotKind.OUTPUT, is_kept=is_kept
             )
+        if states.last_output is not None:
+            self._tell(states.last_output)
         for state_id in states.held():
             self._pool.release(state_id)
 

@@ -111,6 +111,12 @@ class StatePool:
         free = len(self._free)
         return StateUsage(free, self.num_usable - free - self._num_held, self._num_held)
 
+    @property
+    def num_loadable(self) -> int:
+        """The states that may be filled from a slower store: a request that goes on from one needs
+        another for itself."""
+        return max(self.num_usable - self._num_held - 1, 0)
+
     def take(self) -> int | None:
         """Return a state with one reference, or None if all are held."""
         if not self._free and not self._evict():
@@ -194,6 +200,30 @@ class StatePool:
             self._snapshots[before].after[digest] = None
         self._touch(digest)
         return True
+
+    def load(self, chain: Chain, num_blocks: int, kind: int) -> int | None:
+        """Return a state that is found as that after the first `num_blocks` of `chain` from now on,
+        for the caller to fill. None where one is found there already, or none can be had. Another
+        stays free: snapshots may come to be held, by pins, and a request needs one of its own."""
+        if chain.digests[num_blocks - 1] in self._snapshots or not self.num_loadable:
+            return None
+        while len(self._free) < 2 and self._evict():
+            pass
+        state_id = self.take()
+        if state_id is not None:
+            self.keep(state_id, chain, num_blocks, kind)
+            self.release(state_id)
+        return state_id
+
+    def content_under(self, digest: bytes) -> Content | None:
+        """Return the content of the snapshot of that digest, None if it is not found."""
+        snapshot = self._snapshots.get(digest)
+        return None if snapshot is None else snapshot.content
+
+    def state_under(self, content: Content) -> int | None:
+        """Return the snapshot of that very content, None if it is gone."""
+        snapshot = self._snapshots.get(content.digest)
+        return snapshot.state_id if snapshot and snapshot.content is content else None
 
     def find(self, chain: Chain, max_blocks: int) -> FoundState | None:
         """Return the snapshot after the most blocks of `chain`, `max_blocks` at most."""

@@ -7,22 +7,23 @@ from quire.cache.chain import Chain, Content
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.loading import BlockLoader, Source
 from quire.engine.persistence.stores import Stores
-from quire.engine.persistence.unsaved import BlockSaver
+from quire.engine.persistence.unsaved import RowSavers
 from quire.scheduler.reasons import LoadSource
 from quire.storage.disk.counts import DiskStats
 from quire.storage.network.counts import TransferStats
 
 
 class DiskCache:
-    """Writes new blocks of the prefix cache in the background, and loads prefixes of prompts from
-    the folder or from other engines. `root` is the parent digest of every first block."""
+    """Writes new blocks and states of the prefix cache in the background, and loads prefixes of
+    prompts from the folder or from other engines. `root` is the parent digest of every first
+    block."""
 
     def __init__(
         self, stores: Stores, port: BlockPort, root: bytes, clock: Callable[[], float]
     ) -> None:
         self._stores = stores
         self._store, self._writer = stores.store, stores.writer
-        self._unsaved = BlockSaver(stores, port, root, clock)
+        self._unsaved = RowSavers(stores, port, root, clock)
         disk = Source(LoadSource.DISK, stores.store, self._renew)
         self._from_disk = BlockLoader(disk, port, root, clock, self._go_on)
         self._loadings = [self._from_disk]
@@ -31,7 +32,7 @@ class DiskCache:
             self._loadings.append(BlockLoader(peers, port, root, clock, _do_nothing))
         self._loads = port.loads
         self._chains: dict[str, Chain] = {}
-        self._num_groups = port.transfers.num_groups
+        self._groups = port.transfers.groups
         port.transfers.watch(self._unsaved.note)
 
     @property
@@ -65,11 +66,7 @@ class DiskCache:
         no other engine is to find them."""
         chain = self._chains.pop(request_id, None)
         if chain is not None and not is_finite:
-            keys = [
-                group_key(digest, group)
-                for digest in chain.digests
-                for group in range(self._num_groups)
-            ]
+            keys = [group_key(digest, group) for digest in chain.digests for group in self._groups]
             self._unsaved.drop(keys)
             self._writer.drop(keys)
 
@@ -111,7 +108,8 @@ class DiskCache:
             self._stores.transfer.close()
 
     def _renew(self, content: Content) -> None:
-        if self._store.is_stale(content.digest):
+        keys = (group_key(content.digest, group) for group in self._groups)
+        if any(map(self._store.is_stale, keys)):
             self._writer.renew(content)
 
     def _go_on(self, request_id: str) -> None:

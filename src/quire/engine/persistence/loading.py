@@ -3,6 +3,10 @@
 Threads read and check parts of some megabytes; between steps the parts that are read go into blocks
 of the prefix cache, where requests find them as any others. A load ends at the first block that is
 not what it should be: what is behind it is computed.
+
+A model with recurrent layers goes on where a state is. So the state at the end of a load is read
+first: without it the blocks before it would be of no use. Where a read fails, or memory is short,
+the load goes on for the last state before.
 """
 
 import logging
@@ -15,6 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from quire.cache.block_hash import STATE_GROUP
 from quire.cache.chain import Chain, Content
 from quire.cache.transfers import BlockPosition
 from quire.engine.persistence.block_port import BlockPort, row_views
@@ -27,7 +32,7 @@ logger = logging.getLogger(__name__)
 NUM_THREADS = 2
 MAX_READING_PARTS = 4
 """The most that is read, or waits to go into blocks, at a time, in parts of the largest size: more
-would leave the processor's caches before it is used."""
+would leave the processor's caches before it is used. A part has blocks or a state."""
 TAKE_IN_S = 0.004
 """Seconds between two steps after which no further part is begun."""
 MAX_LOAD_S = 10.0
@@ -62,11 +67,13 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Load:
-    """A load for the first of `requests`; the others wait for some of its blocks."""
+    """A load for the first of `requests`; the others wait for some of its blocks. It is cut if not
+    all could be read or had room."""
 
     chain: Chain
     max_blocks: int
     num_here: int
+    num_blocks: int
     missing: Sequence[BlockPosition]
     requests: list[str]
     began_s: float = 0.0
@@ -74,6 +81,7 @@ class _Load:
     num_bytes: int = 0
     read_s: float = 0.0
     take_in_s: float = 0.0
+    is_cut: bool = False
     parts: deque[_Part] = field(default_factory=deque)
 
     @property
@@ -123,21 +131,23 @@ class BlockLoader:
     def is_loading(self) -> bool:
         return bool(self._under_way)
 
-    def begin(self, request_id: str, *, is_first: bool = True) -> None:
+    def begin(self, request_id: str, *, is_first: bool = True, below: int | None = None) -> None:
         """Let the request wait, if the source has more of its prompt than memory has and reading
-        that costs less than computing it."""
+        that costs less than computing it. It looks for fewer blocks than `below`, if given."""
         asked = self._port.loads.chain_of(request_id) if self._source.num_blocks else None
         if asked is None:
             self._then(request_id)
             return
         chain, max_blocks = asked
+        if below is not None:
+            max_blocks = min(max_blocks, below - 1)
         found = self._port.transfers.find(chain, max_blocks, self._source.has)
         num_more = found.num_blocks - found.num_here
         if found.num_here:
             self._renew(chain.content(found.num_here - 1))
         other = self._load_of(found.missing) if found.missing else None
         is_read = other is not None or (
-            bool(found.missing) and self._is_worth(num_more, len(found.missing))
+            bool(found.missing) and self._is_worth(num_more, found.missing)
         )
         if is_first:
             self._source.counts.add(
@@ -150,9 +160,7 @@ class BlockLoader:
         if other is not None:
             other.requests.append(request_id)
         else:
-            self._under_way.append(
-                _Load(chain, max_blocks, found.num_here, found.missing, [request_id])
-            )
+            self._under_way.append(_Load(chain, max_blocks, *found, [request_id]))
             self._begin_parts()
         self._port.loads.begin(request_id, self._kind)
 
@@ -197,18 +205,20 @@ class BlockLoader:
             None,
         )
 
-    def _is_worth(self, num_blocks: int, num_missing: int) -> bool:
-        """Return whether to read `num_missing` blocks for `num_blocks` of a prompt: not while the
-        store hangs, nor where computing these costs less."""
+    def _is_worth(self, num_blocks: int, missing: Sequence[BlockPosition]) -> bool:
+        """Return whether to read the `missing` for `num_blocks` of a prompt: not while the store
+        hangs or every state is held, nor where computing these costs less."""
         if self._hangs:
             if any(not part.read.done() for part in self._reading):
                 return False
             self._hangs = False
+        transfers = self._port.transfers
+        if missing[0].group == STATE_GROUP and not transfers.num_loadable_states:
+            return False
         if not self._bytes:
             return True
-        num_bytes = num_missing * self._port.rows.row_bytes
-        load_s = LATENCY_S + num_bytes * self._seconds / self._bytes
-        num_tokens = num_blocks * self._port.transfers.block_size
+        load_s = LATENCY_S + self._port.num_bytes(missing) * self._seconds / self._bytes
+        num_tokens = num_blocks * transfers.block_size
         if self._port.loads.prefers_load(num_tokens, load_s):
             return True
         self._num_declined += 1
@@ -216,16 +226,15 @@ class BlockLoader:
 
     def _begin_parts(self) -> None:
         """Read on, as far as memory for it goes."""
-        rows = self._port.rows
         self._reading = [part for part in self._reading if not part.read.done()]
         held = {id(part): part for load in self._under_way for part in load.parts}
         held |= {id(part): part for part in self._reading}
-        num_rows = sum(len(part.places) for part in held.values())
+        num_parts = sum(self._size(part.places) for part in held.values())
         for load in self._under_way:
             while load.num_begun < len(load.missing):
-                places = load.missing[load.num_begun : load.num_begun + rows.max_rows]
-                num_rows += len(places)
-                if held and num_rows > MAX_READING_PARTS * rows.max_rows:
+                places = self._next_places(load)
+                num_parts += self._size(places)
+                if held and num_parts > MAX_READING_PARTS:
                     return
                 if not load.num_begun:
                     load.began_s = self._clock()
@@ -235,9 +244,20 @@ class BlockLoader:
                 load.num_begun += len(places)
                 self._reading.append(part)
 
+    def _next_places(self, load: _Load) -> Sequence[BlockPosition]:
+        """Return the places of the next part: a state, or blocks."""
+        first, most = load.num_begun, 1
+        if load.missing[first].group != STATE_GROUP:
+            most = self._port.rows_of(load.missing[first].group).max_rows
+        return load.missing[first : first + most]
+
+    def _size(self, places: Sequence[BlockPosition]) -> float:
+        """Return the size of a part, 1 for the largest of its kind."""
+        return len(places) / self._port.rows_of(places[0].group).max_rows
+
     def _part(self, chain: Chain, places: Sequence[BlockPosition]) -> _Part:
         contents = [chain.content(place.block_index) for place in places]
-        rows = self._port.rows.new_rows(len(places))
+        rows = self._port.rows_of(places[0].group).new_rows(len(places))
         return _Part(places, rows, self._threads.submit(self._read, contents, places, rows))
 
     def _read(
@@ -256,10 +276,11 @@ class BlockLoader:
         began, read = time.perf_counter(), part.read.result()
         places = part.places[: read.num_blocks]
         num_here = self._port.take_in(load.chain, places, part.rows, load.requests[0])
-        load.num_bytes += read.num_blocks * self._port.rows.row_bytes
+        load.num_bytes += self._port.num_bytes(places)
         load.read_s += read.seconds
         load.take_in_s += time.perf_counter() - began
         if num_here < len(part.places):
+            load.is_cut = True
             load.stop()
 
     def _end(self, load: _Load, *, is_over: bool = False) -> None:
@@ -277,6 +298,9 @@ class BlockLoader:
         for request_id in load.requests:
             loads.end(request_id, num_tokens if request_id == load.requests[0] else 0, now)
         if not is_over:
-            self._then(load.requests[0])
+            if load.is_cut and self._port.state_rows is not None:
+                self.begin(load.requests[0], is_first=False, below=load.num_blocks)
+            else:
+                self._then(load.requests[0])
             for request_id in load.requests[1:]:
                 self.begin(request_id, is_first=False)

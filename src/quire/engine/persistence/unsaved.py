@@ -1,21 +1,24 @@
-"""The blocks that are in the prefix cache and not yet on disk.
+"""The blocks and states that are in the prefix cache and not yet on disk.
 
-All are written soon after they can be found, prompts and outputs: an engine that is killed writes
-nothing more, and what it had computed is what the next one is asked for. Each is written once. They
-are copied between steps, many at a time; one that is evicted before is left out.
+All blocks are written soon after they can be found, prompts and outputs: an engine that is killed
+writes nothing more, and what it had computed is what the next one is asked for. Of states only
+those are written that last. Each is written once. They are copied between steps, many at a time;
+one that is evicted before is left out.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
-from quire.cache.block_hash import group_key
+from quire.cache.block_hash import STATE_GROUP, group_key
 from quire.cache.chain import Content
+from quire.cache.transfers import Transfers
 from quire.engine.persistence.block_port import BlockPort, row_views
 from quire.engine.persistence.stores import Stores
+from quire.models.block_rows import BlockRows
 from quire.models.kv.streams import Mark
 from quire.storage.disk.block_header import BlockIdentity, identity_of
 from quire.storage.disk.write_behind import UnsavedBlock
@@ -46,18 +49,21 @@ class _Copied(NamedTuple):
 
 
 class BlockSaver:
-    """Passes new blocks to their writer. `root` is the parent's digest of every first block."""
+    """Passes new blocks, or states, to their writer. `root` is the parent's digest of every first
+    block."""
 
     def __init__(
         self,
         stores: Stores,
-        port: BlockPort,
+        transfers: Transfers,
+        rows: BlockRows,
         root: bytes,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._store, self._writer = stores.store, stores.writer
         self._patience_s = OFFERED_PATIENCE_S if stores.is_offered else PATIENCE_S
-        self._port = port
+        self._transfers = transfers
+        self._rows = rows
         self._root = root
         self._clock = clock
         self._waiting: dict[bytes, _Block] = {}
@@ -69,12 +75,22 @@ class BlockSaver:
         """Whether blocks wait to be copied, or are being copied."""
         return bool(self._waiting or self._copied)
 
+    @property
+    def since_s(self) -> float:
+        """The time since which the oldest block has waited, about."""
+        return self._since_s
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether blocks wait because the writer is behind."""
+        return bool(self._waiting) and not self._max_rows()
+
     def wait(self, seconds: float) -> None:
         """Wait for at most `seconds` until `flush` can continue."""
         if self._copied:
             time.sleep(min(seconds, COPY_S))
         elif self._waiting:
-            self._writer.wait_for_room(self._port.rows.row_bytes, seconds)
+            self._writer.wait_for_room(self._rows.row_bytes, seconds)
 
     def note(self, content: Content, group: int) -> None:
         """Note that a block of this group can be found from now on."""
@@ -99,7 +115,7 @@ class BlockSaver:
             self._waiting.clear()
             return
         is_due = self._clock() - self._since_s >= self._patience_s
-        if is_idle or is_due or len(self._waiting) >= self._port.rows.max_rows:
+        if is_idle or is_due or len(self._waiting) >= self._rows.max_rows:
             self._copy(self._max_rows())
 
     def drop(self, keys: Iterable[bytes]) -> None:
@@ -113,8 +129,7 @@ class BlockSaver:
         self._copied.clear()
 
     def _max_rows(self) -> int:
-        rows = self._port.rows
-        return min(self._writer.room // rows.row_bytes, rows.max_rows)
+        return min(self._writer.num_rows(self._rows.row_bytes), self._rows.max_rows)
 
     def _copy(self, max_rows: int) -> None:
         """Copy the oldest waiting blocks to rows; count evicted ones."""
@@ -124,7 +139,7 @@ class BlockSaver:
         while self._waiting and len(blocks) < max_rows:
             key = next(iter(self._waiting))
             content, group = self._waiting.pop(key)
-            block_id = self._port.transfers.block_under(key, content)
+            block_id = self._transfers.row_of(content, group)
             if block_id is None:
                 num_gone += 1
             else:
@@ -134,8 +149,8 @@ class BlockSaver:
         if num_gone:
             self._store.counts.add(num_dropped=num_gone)
         if blocks:
-            rows = self._port.rows.new_rows(len(blocks))
-            self._copied.append(_Copied(blocks, rows, self._port.rows.read(block_ids, rows)))
+            rows = self._rows.new_rows(len(blocks))
+            self._copied.append(_Copied(blocks, rows, self._rows.read(block_ids, rows)))
             if self._copied[0].mark.is_reached:
                 self._write(self._copied.popleft())
 
@@ -145,3 +160,48 @@ class BlockSaver:
             UnsavedBlock(identity, content, row)
             for (identity, content), row in zip(copied.blocks, views, strict=True)
         )
+
+
+class RowSavers:
+    """The savers of blocks and of states. What waits longer for the room of the writer is first, so
+    that neither keeps the other from it."""
+
+    def __init__(
+        self, stores: Stores, port: BlockPort, root: bytes, clock: Callable[[], float]
+    ) -> None:
+        kinds = {False: port.block_rows, True: port.state_rows}
+        self._savers = {
+            is_state: BlockSaver(stores, port.transfers, rows, root, clock)
+            for is_state, rows in kinds.items()
+            if rows is not None
+        }
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits to be copied, or is being copied."""
+        return any(each.has_work for each in self._savers.values())
+
+    def wait(self, seconds: float) -> None:
+        """Wait for at most `seconds` until `flush` can continue."""
+        next(each for each in self._savers.values() if each.has_work).wait(seconds)
+
+    def note(self, content: Content, group: int) -> None:
+        """Note that a block of this group, or a state, can be found from now on."""
+        self._savers[group == STATE_GROUP].note(content, group)
+
+    def flush(self, *, is_idle: bool) -> None:
+        """Copy some of what waits, and write what was copied."""
+        for each in sorted(self._savers.values(), key=lambda each: each.since_s):
+            each.flush(is_idle=is_idle)
+            if each.lacks_room:
+                return
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        """Forget these blocks and states, if they wait."""
+        for each in self._savers.values():
+            each.drop(keys)
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        for each in self._savers.values():
+            each.clear()

@@ -48,7 +48,7 @@ class RecordedTransfers(Transfers):
     """Transfers that also notify a recorder."""
 
     def __init__(self, recorder: FlightRecorder, transfers: Transfers) -> None:
-        super().__init__(transfers._finder, transfers._log)
+        super().__init__(transfers._finder, transfers._log, transfers._states)
         self._recorder = recorder
         self._transfers = transfers  # which may be traced
 

@@ -53,7 +53,7 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
-from quire.engine.startup.state_plan import LEAST_STATES, check_states
+from quire.engine.startup.state_plan import LEAST_STATES
 from quire.engine.startup.weights_cache import check_weights_cache
 from quire.models.batch import Model
 from quire.models.graphs.capture import GraphDevice
@@ -127,8 +127,6 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     limits = _limits_before_load(start)
     timer.end("outline")
     loaded, vocabulary = _load(start)
-    if loaded.local.facts.recurrent:
-        check_states(config.memory)
     sizing = Sizing(config, loaded.local, limits)
     footprint = _profile(sizing, loaded, on_progress)
     timer.end("profile")

@@ -83,19 +83,20 @@ def open_disk(
     memory = config.memory
     if memory.prefix_cache_dir is None or memory.prefix_cache_bytes is None:
         return None
-    if not layout.groups or not facts.is_causal or not isinstance(model, BlockRowsModel):
+    keeps_any = bool(layout.groups) or facts.num_states > 0
+    if not keeps_any or not facts.is_causal or not isinstance(model, BlockRowsModel):
         raise ValueError(
             "--prefix-cache-dir does not go with this model, which keeps no keys and values of "
             "prompts"
         )
-    row_bytes = model.block_rows().row_bytes
-    if memory.prefix_cache_bytes < 2 * row_bytes:
-        raise ValueError(
-            f"--prefix-cache-bytes is {memory.prefix_cache_bytes}, but a block of this model takes "
-            f"{row_bytes} bytes: give it room for many"
-        )
+    for kind, rows in (("block", model.block_rows()), ("recurrent state", model.state_rows())):
+        if rows is not None and memory.prefix_cache_bytes < 2 * rows.row_bytes:
+            raise ValueError(
+                f"--prefix-cache-bytes is {memory.prefix_cache_bytes}, but a {kind} of this model "
+                f"takes {rows.row_bytes} bytes: give it room for many"
+            )
     root, began = Path(memory.prefix_cache_dir), time.monotonic()
-    fingerprint = fingerprint_of(config, facts, layout, root)
+    fingerprint = fingerprint_of(config, facts, layout, model.state_form, root)
     logger.info(
         "prefix cache on disk: %s, fingerprint %s (%.2f s)",
         root,
@@ -117,7 +118,9 @@ def build_disk_cache(
     transfers = cache.transfers
     if isinstance(scheduler, RecordedScheduler):
         transfers = scheduler.transfers
-    port = BlockPort(cache, transfers, scheduler.loads, model, model.block_rows())
+    port = BlockPort(
+        cache, transfers, scheduler.loads, model, model.block_rows(), model.state_rows()
+    )
     disk = DiskCache(opened.stores, port, root, time.monotonic)
     opened.stores.writer.wait_until_scanned(SCAN_S)
     stats = disk.stats

@@ -13,7 +13,7 @@ from quire.cache.sizing import MIB, KVCapacity
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.devices.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
-from quire.engine.startup.state_plan import LEAST_STATES, check_states
+from quire.engine.startup.state_plan import LEAST_STATES
 from quire.engine.startup.swap_space import swap_space
 from quire.models.attention.backend import AttentionSetup
 from quire.models.attention.choice import attention_name
@@ -42,8 +42,6 @@ def check_before_load(
     than they do: steps as small as they may be, and no memory for weights that a host maps from
     their files. `memory` is that of `device`.
     """
-    if preview.state_bytes:
-        check_states(config.memory)
     layout = preview.layout(config.kv_options)
     if memory.is_host:
         memory = memory.share(config.model.tensor_parallel_size)

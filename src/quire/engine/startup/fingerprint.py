@@ -1,5 +1,5 @@
-"""The fingerprint of an engine: a digest of all that the bytes of its keys and values depend on
-beside tokens. Blocks on disk of another fingerprint are not found.
+"""The fingerprint of an engine: a digest of all that the bytes of its keys, values and states
+depend on beside tokens. Blocks on disk of another fingerprint are not found.
 
 The weights are hashed whole, since a fine-tune differs in nothing else. A digest is kept beside the
 blocks for as long as a file is the same by size, times and inode.
@@ -31,10 +31,11 @@ LIBRARIES = ("quire", "torch", "transformers")
 
 
 def fingerprint_of(
-    config: EngineConfig, facts: EngineFacts, layout: Layout, memo_folder: Path
+    config: EngineConfig, facts: EngineFacts, layout: Layout, state_form: str, memo_folder: Path
 ) -> bytes:
     """Return the fingerprint, 32 bytes. The model that `config` names is a folder by now, or the
-    toy. Digests of weights are kept in `memo_folder`. Raises OSError where these cannot be read."""
+    toy; its states have `state_form`, as `BlockRowsModel` says. Digests of weights are kept in
+    `memo_folder`. Raises OSError where these cannot be read."""
     model = config.model
     is_toy = model.model == TOY_MODEL
     said: dict[str, object] = {
@@ -51,6 +52,7 @@ def fingerprint_of(
         "block_size": facts.block_size,
         "groups": repr(layout.groups),
         "tensors": repr(layout.tensors),
+        "states": state_form,
     }
     return sha256(json.dumps(said, sort_keys=True).encode()).digest()
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.cache.states.policy import SnapshotPolicy
-from quire.engine.config import EngineConfig, MemoryConfig
+from quire.engine.config import EngineConfig
 from quire.models.optimizations import Optimization
 
 LEAST_STATES = 2
@@ -18,15 +18,6 @@ SNAPSHOT_SHARE = 10
 MOST_SHARE = 2
 """All states take one part in so many at most, unless more are asked for."""
 OPTION = "--num-recurrent-states"
-
-
-def check_states(config: MemoryConfig) -> None:
-    """Raise ValueError for options that do not go with recurrent layers."""
-    if config.prefix_cache_dir is not None:
-        raise ValueError(
-            "--prefix-cache-dir keeps keys and values, and this model has recurrent layers whose "
-            "states it does not keep, so that nothing on disk would be of use: leave it out"
-        )
 
 
 def snapshot_policy(config: EngineConfig) -> SnapshotPolicy:

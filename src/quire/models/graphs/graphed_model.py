@@ -38,8 +38,15 @@ class GraphedModel:
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         self._model.copy_blocks(copies, new_blocks)
 
-    def block_rows(self) -> BlockRows:
+    def block_rows(self) -> BlockRows | None:
         return self._model.block_rows()
+
+    def state_rows(self) -> BlockRows | None:
+        return self._model.state_rows()
+
+    @property
+    def state_form(self) -> str:
+        return self._model.state_form
 
     def take_copy_time(self) -> CopyTime:
         return self._model.take_copy_time()

@@ -43,6 +43,14 @@ class StateStore:
     def state_bytes(self) -> int:
         return self.rows.shape[1] * STATE_ELEMENT_BYTES
 
+    @property
+    def form(self) -> str:
+        """The dtype of states, and the shapes of their parts by layer."""
+        shapes = {
+            index: [tuple(part.shape[1:]) for part in parts] for index, parts in self.parts.items()
+        }
+        return f"{self.rows.dtype} {shapes}"
+
 
 def build_state_store(
     layers: Sequence[RecurrentLayer],

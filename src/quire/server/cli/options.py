@@ -338,8 +338,8 @@ OPTIONS: tuple[Option, ...] = (
         "prefix-cache-dir",
         MEMORY,
         text,
-        "Folder that keeps the blocks of the prefix cache over restarts, shared by the models of "
-        "a server and by replicas; needs `--prefix-cache-bytes`.",
+        "Folder that keeps the prefix cache (blocks, and states of recurrent layers) over "
+        "restarts, shared by the models of a server and by replicas; needs `--prefix-cache-bytes`.",
         shown="none",
     ),
     Option(

@@ -7,7 +7,11 @@ from quire.server.observability.metric import counter as _counter
 from quire.server.observability.metric import gauge as _gauge
 
 STORE_METRICS: tuple[Metric, ...] = (
-    _gauge("prefix_disk_held_blocks", "Blocks in the folder of the prefix cache.", twin=False),
+    _gauge(
+        "prefix_disk_held_blocks",
+        "Blocks, and states of recurrent layers, in the folder of the prefix cache.",
+        twin=False,
+    ),
     _gauge("prefix_disk_held_bytes", "Bytes in the folder of the prefix cache.", twin=False),
     _gauge(
         "prefix_disk_paused",
@@ -23,7 +27,8 @@ STORE_METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "prefix_disk_blocks_total",
-        "Blocks of the prefix cache on disk by operation, or failed.",
+        "Blocks of the prefix cache on disk, states of recurrent layers among them, by operation, "
+        "or failed.",
         "event",
         twin=False,
     ),

@@ -21,7 +21,7 @@ GAUGES = frozenset(("num_blocks", "num_bytes", "is_paused"))
 @dataclass(frozen=True, slots=True)
 class DiskStats:
     """The accounts of the prefix cache on disk: the known content of its folder, and the operations
-    since the start.
+    since the start. A state of recurrent layers counts as a block.
 
     Of the blocks that prompts lacked in memory, `num_hits` were in the index and read,
     `num_declined` were there and computed sooner, and `num_misses` were not there.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Thread
 from typing import NamedTuple
 
+from quire.cache.block_hash import STATE_GROUP, group_key
 from quire.cache.chain import Content
 from quire.storage.disk.block_header import BlockIdentity
 from quire.storage.disk.store import BlockStore
@@ -56,13 +57,16 @@ class WriteBehind:
         self._thread = Thread(target=self._run, name="prefix cache writer", daemon=True)
         self._thread.start()
 
-    @property
-    def room(self) -> int:
-        """The bytes that may be offered now; 0 while the disk is behind or writing pauses."""
+    def num_rows(self, row_bytes: int) -> int:
+        """Return how many rows of this size may be offered now; 0 while the disk is behind or
+        writing pauses. One is taken by an empty queue, however large it is."""
         if self._store.is_paused:
             return 0
         self._allow()
-        return max(min(MAX_QUEUED_BYTES - self._queued_bytes, int(self._allowance)), 0)
+        if not self._queued_bytes and self._allowance >= min(row_bytes, MAX_BYTES_S):
+            return max(min(MAX_QUEUED_BYTES, int(self._allowance)) // row_bytes, 1)
+        room = min(MAX_QUEUED_BYTES - self._queued_bytes, int(self._allowance))
+        return max(room, 0) // row_bytes
 
     @property
     def is_writing(self) -> bool:
@@ -92,11 +96,13 @@ class WriteBehind:
             self._dropped.extend(keys)
             self._changed.notify_all()
 
-    def wait_for_room(self, num_bytes: int, seconds: float) -> None:
-        """Wait until this number of bytes fits in the queue, or writing pauses, for at most the
-        given seconds."""
+    def wait_for_room(self, row_bytes: int, seconds: float) -> None:
+        """Wait until a row of this size fits in the queue, or writing pauses, for at most the given
+        seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self.room >= num_bytes or self._store.is_paused, seconds)
+            self._changed.wait_for(
+                lambda: self.num_rows(row_bytes) > 0 or self._store.is_paused, seconds
+            )
 
     def wait_until_scanned(self, seconds: float) -> bool:
         """Wait for the first scan, for at most `seconds`; return whether it has ended."""
@@ -161,9 +167,10 @@ class WriteBehind:
             self._changed.notify_all()
 
     def _renew_all(self, content: Content) -> None:
-        """Renew a block and its predecessors, down to one that was renewed already. An
-        extent is of one chain: with any of its blocks all that is before it was noted."""
-        stale: list[bytes] = []
+        """Renew a block and its predecessors, down to one that was renewed already, and the state
+        after it. An extent is of one chain: with any of its blocks all that is before it was
+        noted."""
+        stale = [group_key(content.digest, STATE_GROUP)]
         above: Content | None = content
         while above is not None and self._store.is_stale(above.digest):
             stale.append(above.digest)

@@ -10,7 +10,8 @@ GAUGES = frozenset(("num_peers", "num_connected", "num_offered_blocks", "num_ask
 
 @dataclass(frozen=True, slots=True)
 class TransferStats:
-    """The accounts of blocks that come from other engines and go to them.
+    """The accounts of blocks that come from other engines and go to them; a state of recurrent
+    layers counts as one.
 
     Of `num_peers` engines `num_connected` can be asked now, and offer `num_offered_blocks`;
     `num_asking` connections are open by which others ask this one. Of the blocks that prompts

@@ -40,6 +40,9 @@ SILENT_S = 5 * ALIVE_S
 """Seconds of silence after which a peer counts as gone."""
 READ_S = 2.0
 """Seconds for requested blocks to arrive; after that they are computed."""
+LEAST_BYTES_S = 10e6
+"""A question for more bytes than come in READ_S so has as long as they take: a state of recurrent
+layers may have many megabytes."""
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 30.0
 MAX_MIRRORED = 1 << 20
@@ -87,7 +90,8 @@ class Peer:
     def read(self, blocks: Sequence[Block]) -> PeerAnswer:
         """Read blocks into their rows, up to the first missing or wrong one. Raises OSError where
         the peer is not reached or too slow; then it has nothing for a while."""
-        end_s = time.monotonic() + READ_S
+        num_bytes = sum(len(block.row) for block in blocks)
+        end_s = time.monotonic() + max(READ_S, num_bytes / LEAST_BYTES_S)
         num_whole = 0
         try:
             for start in range(0, len(blocks), MAX_KEYS):

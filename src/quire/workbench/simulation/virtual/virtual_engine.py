@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
-from quire.cache.transfers import BlockPosition
+from quire.cache.transfers import StoredPrefix
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
@@ -107,7 +107,8 @@ class VirtualEngine:
 
     def lacking(self, chain: Chain) -> int:
         """Return how many tokens of a prompt's full blocks are not in the prefix cache."""
-        return len(self._missing(chain)) * self._cache.transfers.block_size
+        found = self._with_others(chain)
+        return (found.num_blocks - found.num_here) * self._cache.transfers.block_size
 
     def prefers_load(self, num_tokens: int, load_s: float) -> bool:
         """Return whether so many tokens are loaded in less time than computing them takes, as far
@@ -134,16 +135,17 @@ class VirtualEngine:
         while self._handed:
             traced, new, came_in = self._handed.popleft()
             if came_in is not None:
-                self._cache.transfers.take_in(came_in, self._missing(came_in))
+                self._cache.transfers.take_in(came_in, self._with_others(came_in).missing)
             if traced.ends_early:
                 self._ends_at[new.id] = traced.num_prompt_tokens + traced.num_output_tokens - 1
             refusal = self._scheduler.add(new, self.now)
             if refusal is not None:
                 self._front.refuse(new.id, refusal.reason, self.now)
 
-    def _missing(self, chain: Chain) -> Sequence[BlockPosition]:
+    def _with_others(self, chain: Chain) -> StoredPrefix:
+        """Return how much of a prompt there is with engines that have all of it."""
         transfers = self._cache.transfers
-        return transfers.find(chain, len(chain.digests), lambda _: True).missing
+        return transfers.find(chain, len(chain.digests), lambda _: True)
 
     def _step(self) -> Iterator[float]:
         """Take one step, as the engine does; with overlap the result is that of the one before."""
