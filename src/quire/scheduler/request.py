@@ -125,7 +125,8 @@ class NewRequest:
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
     sharing, whose blocks it takes over. With `reports_prefill` its deltas say how far its prompt is
     computed. With `pins_prompt`, which goes with `max_tokens` 0, the full blocks of its prompt stay
-    in the prefix cache, under its id, until they are unpinned.
+    in the prefix cache, under its id, until they are unpinned. Its first token should come within
+    `target_ttft_s` seconds, and each later one within `target_itl_s` of the one before.
     """
 
     id: str
@@ -142,6 +143,8 @@ class NewRequest:
     reports_prefill: bool = False
     pooling: Pooling | None = None
     pins_prompt: bool = False
+    target_ttft_s: float | None = None
+    target_itl_s: float | None = None
 
     @property
     def needs_all_rows(self) -> bool:
@@ -232,6 +235,7 @@ class Request:
     arrived_s: float = 0.0
     admitted_s: float | None = None
     first_token_s: float | None = None
+    last_token_s: float | None = None
     prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)

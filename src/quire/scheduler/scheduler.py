@@ -24,6 +24,8 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.live.in_flight import InFlightRequests
+from quire.scheduler.pacing.pace import Pace, PromptShare
+from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.prefix_waits import PrefixLoads
@@ -60,6 +62,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
+        self._pace = Pace()
         self._appointments = Appointments(self._cost, self._throughput)
         self._builder = RequestBuilder(cache, config.policy, self._journal)
         self._finished_requests: list[str] = []
@@ -182,7 +185,10 @@ class Scheduler:
         self.usage.advance(now)
         seconds = self._throughput.end(step, now)
         copied = result.copy_time
-        self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
+        compute_s = max(seconds - copied.stall_s, 0.0)
+        self._cost.observe_step(step.num_tokens, compute_s)
+        if result.step_failure is None:
+            self._pace.times.observe(work_of(step), compute_s)
         self._cost.observe_copies(copied.num_blocks, copied.copy_s)
         self._counters.note_step(result.launch, result.step_failure)
         deltas = []
@@ -222,11 +228,28 @@ class Scheduler:
             if draft.num_preempted and request not in self._running:
                 continue
             num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
+            if num_tokens > 1:
+                num_tokens = self._paced(request, num_tokens, draft, now)
             if num_tokens == 0:
                 continue
             new_block_ids = self._grow(request, num_tokens, draft, now)
             if new_block_ids is not None:
                 self._schedule_chunk(request, num_tokens, new_block_ids, draft)
+
+    def _paced(self, request: Request, num_tokens: int, draft: StepDraft, now: float) -> int:
+        """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
+        running outputs keep their pace."""
+        share = self._share(draft)
+        most = draft.prompt_tokens_left
+        if num_tokens > most:
+            request.note(now, Reason.PACED, share.num_tokens or 0, share.tightest)
+        return min(num_tokens, most)
+
+    def _share(self, draft: StepDraft) -> PromptShare:
+        """Return the share of prompts in the step."""
+        if draft.share is None:
+            draft.share = self._pace.share(self._running, self._throughput.pace)
+        return draft.share
 
     def _schedule_chunk(
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
@@ -284,6 +307,8 @@ class Scheduler:
         that must wait gets the reason. If it lacks blocks, smaller requests may pass; if it waits
         for a prefix, requests may pass that do not delay it."""
         aside = []
+        if self._waiting.head is not None:
+            self._share(draft)
         while (head := self._waiting.head) is not None:
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
@@ -326,10 +351,12 @@ class Scheduler:
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
             return admitted
-        self._start_running(request, admitted, draft)
+        self._start_running(request, admitted, draft, now)
         return None
 
-    def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
+    def _start_running(
+        self, request: Request, num_computed: int, draft: StepDraft, now: float
+    ) -> None:
         """Move the request, which has blocks for all its known tokens, to the running set and
         schedule its first chunk."""
         self._waiting.remove(request)
@@ -343,6 +370,8 @@ class Scheduler:
             request.prompt_step = self._number
         draft.add_new_request(request)
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
+        if num_tokens > 1:
+            num_tokens = self._paced(request, num_tokens, draft, now)
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(

@@ -182,7 +182,8 @@ class Stats(NamedTuple):
     other engines. `num_steps_out_of_memory` and `num_steps_with_errors` were not computed at once;
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
-    by engines that ended.
+    by engines that ended. First tokens of requests with a target came within it (`num_ttft_met`) or
+    not, and so did later ones (`num_itl_*`).
     """
 
     num_running: int
@@ -230,6 +231,10 @@ class Stats(NamedTuple):
     num_states_free: int = 0
     num_states_cached: int = 0
     num_states_active: int = 0
+    num_ttft_met: int = 0
+    num_ttft_missed: int = 0
+    num_itl_met: int = 0
+    num_itl_missed: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

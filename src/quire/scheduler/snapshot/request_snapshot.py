@@ -37,6 +37,7 @@ class RequestSnapshot(NamedTuple):
     arrived_s: float
     admitted_s: float | None
     first_token_s: float | None
+    last_token_s: float | None
     prompt_step: int | None
     last: Reason
 
@@ -72,6 +73,7 @@ def snapshot_request(
         request.arrived_s,
         request.admitted_s,
         request.first_token_s,
+        request.last_token_s,
         request.prompt_step,
         request.timeline[-1].reason,
     )
@@ -105,6 +107,7 @@ def restored_request(
         arrived_s=snapshot.arrived_s,
         admitted_s=snapshot.admitted_s,
         first_token_s=snapshot.first_token_s,
+        last_token_s=snapshot.last_token_s,
         prompt_step=snapshot.prompt_step,
         timeline=[Event(snapshot.arrived_s, snapshot.last, 0)],
         journal=journal,

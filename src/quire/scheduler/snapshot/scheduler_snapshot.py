@@ -107,7 +107,12 @@ def snapshot_scheduler(
         _snapshot_shares(scheduler, tenants),
         deadlines,
         scheduler._deadlines._num_added,
-        snapshot_estimates(scheduler._throughput, scheduler._cost, scheduler._appointments),
+        snapshot_estimates(
+            scheduler._throughput,
+            scheduler._cost,
+            scheduler._appointments,
+            scheduler._pace.times,
+        ),
         snapshot_waits(scheduler._prefix_waits, numbers),
         list(scheduler._finished_requests),
         scheduler._number,
@@ -139,7 +144,11 @@ def restore_scheduler(
         heappush(scheduler._deadlines._heap, (deadline_s, number, requests[request_id]))
     scheduler._deadlines._num_added = snapshot.num_deadlines
     restore_estimates(
-        scheduler._throughput, scheduler._cost, scheduler._appointments, snapshot.estimates
+        scheduler._throughput,
+        scheduler._cost,
+        scheduler._appointments,
+        scheduler._pace.times,
+        snapshot.estimates,
     )
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)

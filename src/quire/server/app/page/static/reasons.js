@@ -15,6 +15,8 @@ export const REASONS = {
     `Waits, since ${counted(n, "request")} run, as many as may (--max-num-seqs)${behind(by)}.`,
   waits_for_budget: (n, by) =>
     `Waits, since the step's ${tokens(n)} are taken (--max-num-batched-tokens)${behind(by)}.`,
+  waits_for_pace: (n, by) =>
+    `Waits, since prompts have had their ${tokens(n)} of the step${paceOf(by)}.`,
   waits_after_preemption: (n) =>
     `Waits a step, since ${counted(n, "request")} had to give blocks back.`,
   waits_for_prompt: () => "Waits for the choice before it to compute the prompt they share.",
@@ -32,6 +34,7 @@ export const REASONS = {
   forked: (n, by) =>
     `Admitted; it shares ${tokens(n)} of the prompt with${by || " another choice"}.`,
   swapped_in: (n) => `Resumed; the host had kept ${tokens(n)}.`,
+  paced: (n, by) => `Computed in parts: prompts get ${tokens(n)} of a step${paceOf(by)}.`,
   first_token: () => "First token.",
   miss_too_short: (n) => `No more was cached: ${tokens(n)} fill no block.`,
   miss_differs: (n) => `No more was cached: from token ${n} on it differs from what is.`,
@@ -95,6 +98,10 @@ export function sentence({ event, number, other }) {
 
 function behind(by) {
   return by && `, behind${by}`;
+}
+
+function paceOf(by) {
+  return by ? `, so that${by} keeps its target` : ", so that running outputs keep their pace";
 }
 
 function forWhom(by) {
