@@ -28,6 +28,7 @@ class Reason(StrEnum):
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     LOADED_FROM_DISK = "loaded_from_disk"  # into the prefix cache (tokens)
     LOADED_FROM_PEER = "loaded_from_peer"  # the same (tokens)
+    LATE = "late"  # its prompt would miss its target, or make others; these go first (ms late)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)

@@ -24,6 +24,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.live.in_flight import InFlightRequests
+from quire.scheduler.pacing.lateness import MAX_LOOKED_AT, can_be_late, late_requests
 from quire.scheduler.pacing.pace import Pace, PromptShare
 from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
@@ -309,7 +310,7 @@ class Scheduler:
         aside = []
         if self._waiting.head is not None:
             self._share(draft)
-        while (head := self._waiting.head) is not None:
+        while (head := self._next_waiting(draft, now)) is not None:
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
@@ -322,6 +323,19 @@ class Scheduler:
             aside.append(head)
         for request in aside:
             self._waiting.restore(request)
+
+    def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
+        """Return the request to be admitted next. Those that cannot have their first token in time,
+        or would keep more others from it, let these by."""
+        head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
+        if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
+            return head
+        ready_s = now + self._share(draft).num_begun / tokens_per_s
+        waiting = self._waiting.first(MAX_LOOKED_AT)
+        for request, seconds in late_requests(waiting, ready_s, tokens_per_s):
+            self._waiting.make_late(request)
+            request.note(now, Reason.LATE, int(1000 * seconds))
+        return self._waiting.head
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit requests from behind the head until a passed request must not be skipped again."""
@@ -360,6 +374,7 @@ class Scheduler:
         """Move the request, which has blocks for all its known tokens, to the running set and
         schedule its first chunk."""
         self._waiting.remove(request)
+        self._waiting.note_admission(request, len(request.token_ids) - num_computed)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)

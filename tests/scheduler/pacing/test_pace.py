@@ -30,7 +30,11 @@ def seconds_of(work: StepWork) -> float:
 
 
 def request(
-    name: str, num_prompt: int, max_tokens: int, itl_s: float | None = None, ttft_s: float = 9.0
+    name: str,
+    num_prompt: int,
+    max_tokens: int,
+    itl_s: float | None = None,
+    ttft_s: float | None = 9.0,
 ) -> NewRequest:
     first = int.from_bytes(name.encode(), "big")
     prompt, stopping = (first, *range(1, num_prompt)), Stopping(max_tokens)

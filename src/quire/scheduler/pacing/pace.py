@@ -24,13 +24,12 @@ WHOLE_TILES = 32
 
 class PromptShare(NamedTuple):
     """The tokens of prompts that a step may compute; None for as many as it has room for. The
-    request `tightest` has the target that sets them, empty where none has one."""
+    request `tightest` has the target that sets them, empty where none has one. Of prompts of
+    running requests `num_begun` tokens are left."""
 
     num_tokens: int | None = None
     tightest: str = ""
-
-
-UNBOUNDED = PromptShare()
+    num_begun: int = 0
 
 
 class Pace:
@@ -42,12 +41,13 @@ class Pace:
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
         """Return the share of prompts in the next step beside the outputs of those running. `pace`
         is the time that passes for each second of steps."""
-        num_seqs = num_context = chunk_context = 0
+        num_seqs = num_context = chunk_context = num_begun = 0
         target_s, tightest, is_free = 0.0, "", False
         for request in running:
             num_left = len(request.token_ids) + request.num_pending - request.num_computed
             if num_left > 1 or not (request.num_outputs or request.num_pending):
                 chunk_context = chunk_context or request.num_computed
+                num_begun += num_left
                 continue
             num_seqs += 1
             num_context += request.num_computed + 1
@@ -57,7 +57,7 @@ class Pace:
             elif not tightest or own_s < target_s:
                 target_s, tightest = own_s, request.id
         if not num_seqs:
-            return UNBOUNDED
+            return PromptShare(num_begun=num_begun)
         work = StepWork(num_seqs, 0, num_seqs, num_context, 0)
         margin = 1 - min(MARGIN_OF_ERROR * self.times.error, MOST_MARGIN)
         within_s = target_s * margin / pace if tightest else None
@@ -65,8 +65,8 @@ class Pace:
             within_s = min(STALL * decode_s, within_s or STALL * decode_s)
             tightest = tightest if within_s < STALL * decode_s else ""
         if within_s is None:
-            return UNBOUNDED
+            return PromptShare(num_begun=num_begun)
         most = self.times.most_prompt_tokens(work, chunk_context, within_s)
         if most > WHOLE_TILES:
             most -= most % WHOLE_TILES
-        return PromptShare(max(most, LEAST_TOKENS), tightest)
+        return PromptShare(max(most, LEAST_TOKENS), tightest, num_begun)

@@ -32,6 +32,7 @@ class RequestSnapshot(NamedTuple):
     num_discarded: int
     num_scored: int
     num_skips: int
+    is_late: bool
     num_charged: int
     admitted_step: int
     arrived_s: float
@@ -68,6 +69,7 @@ def snapshot_request(
         request.num_discarded,
         request.num_scored,
         request.num_skips,
+        request.is_late,
         request.num_charged,
         request.admitted_step,
         request.arrived_s,
@@ -102,6 +104,7 @@ def restored_request(
         num_discarded=snapshot.num_discarded,
         num_scored=snapshot.num_scored,
         num_skips=snapshot.num_skips,
+        is_late=snapshot.is_late,
         num_charged=snapshot.num_charged,
         admitted_step=snapshot.admitted_step,
         arrived_s=snapshot.arrived_s,

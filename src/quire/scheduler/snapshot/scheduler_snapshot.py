@@ -44,6 +44,7 @@ class QueueSnapshot(NamedTuple):
     heap: list[tuple[float, int, int]]
     num_entered: int
     last_left: int
+    late_debt: float
 
 
 class SharesSnapshot(NamedTuple):
@@ -178,6 +179,7 @@ def _snapshot_queue(queue: WaitingQueue, tenants: TenantNumbers) -> QueueSnapsho
         [(served, number, tenants.number(tenant)) for served, number, tenant in queue._heap],
         queue._num_entered,
         tenants.number(queue._last_left),
+        queue._late_debt,
     )
 
 
@@ -192,6 +194,7 @@ def _restore_queue(scheduler: Scheduler, snapshot: QueueSnapshot, tenants: _Tena
             queue.restore(scheduler._requests[request_id])
     queue._num_entered = snapshot.num_entered
     queue._last_left = tenants.id_of(snapshot.last_left)
+    queue._late_debt = snapshot.late_debt
 
 
 def _snapshot_shares(scheduler: Scheduler, tenants: TenantNumbers) -> SharesSnapshot:

@@ -46,6 +46,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.WAITS_FOR_PEER: Meaning(),
     Reason.LOADED_FROM_PEER: Meaning("tokens_loaded"),
     Reason.WAITS_FOR_SKIPPED: Meaning("times_passed"),
+    Reason.LATE: Meaning("ms_late"),
     Reason.ADMITTED: Meaning("tokens_reused", TimelinePart.PREFILL),
     Reason.RESUMED: Meaning("tokens_reused", TimelinePart.PREFILL),
     Reason.FORKED: Meaning("tokens_shared", TimelinePart.PREFILL),

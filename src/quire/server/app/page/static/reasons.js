@@ -27,6 +27,7 @@ export const REASONS = {
   waits_for_peer: () => "Waits for blocks of its prompt to come from another engine.",
   waits_for_skipped: (n, by) =>
     `Waits for one ahead that was passed ${counted(n, "time")}, as often as may be${behind(by)}.`,
+  late: (n) => `Lets others by: its first token would be ${n} ms late, or make others late.`,
   loaded_from_disk: (n) => `Had ${tokens(n)} of its prompt read from disk.`,
   loaded_from_peer: (n) => `Had ${tokens(n)} of its prompt from another engine.`,
   admitted: (n) => `Admitted; ${tokens(n)} of its prompt were in the prefix cache.`,
