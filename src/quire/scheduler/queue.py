@@ -19,7 +19,7 @@ class Ahead(NamedTuple):
 
 
 LATE_SHARE = 1 / 8
-"""Of the tokens that are admitted while requests wait that are late, so many are of these."""
+"""The share of late requests in the tokens that are admitted while they wait."""
 
 
 def _order(request: Request) -> tuple[float, ...]:
