@@ -66,7 +66,8 @@ class LoadResult:
     end_to_end: Percentiles
 
 
-def _request(target: Target, ask: Ask) -> bytes:
+def completion_request(target: Target, ask: Ask) -> bytes:
+    """Return the request for a streamed completion."""
     body = {
         "model": target.model_name,
         "prompt": ask.prompt,
@@ -118,7 +119,7 @@ def run_workload(
     target: Target, workload: Workload, asks: Sequence[Ask], timeout_s: float
 ) -> LoadResult:
     """Run the workload once; requests still open after timeout_s count as failed."""
-    requests = [_request(target, ask) for ask in asks]
+    requests = [completion_request(target, ask) for ask in asks]
     loop = ClosedLoopLoad(target.address, workload.concurrency, timeout_s)
     return _summary(workload, asks, loop.run(requests))
 

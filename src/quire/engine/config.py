@@ -157,6 +157,8 @@ class SchedulingConfig:
         derived from the model and the device, which the memory receipt tells.
     async_scheduling: whether a step is scheduled while the device computes the one before; None for
         yes beside a GPU, no on a CPU.
+    target_ttft_ms, target_itl_ms: milliseconds to the first token of a request, and between its
+        tokens, where neither the request nor its key says; None for no target.
     """
 
     max_model_len: int | None = None
@@ -170,6 +172,8 @@ class SchedulingConfig:
     wait_for_prefix: bool = True
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     async_scheduling: bool | None = None
+    target_ttft_ms: float | None = None
+    target_itl_ms: float | None = None
 
     def scheduler_config(
         self, max_num_batched_tokens: int, max_model_len: int, *, cuts_prompts: bool = True

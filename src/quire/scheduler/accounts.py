@@ -8,6 +8,7 @@ from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import MissKind, PrefixMiss
 from quire.cache.states.host_states import HostStateUsage
+from quire.scheduler.pacing.target_counts import TargetCounts
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -88,6 +89,7 @@ class Counters:
     num_steps: dict[StepLaunch, int] = field(default_factory=lambda: dict.fromkeys(StepLaunch, 0))
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
+    targets: TargetCounts = field(default_factory=TargetCounts)
 
     def note_admission(
         self, request: Request, num_hit: int, now: float, *, was_swapped: bool
@@ -157,6 +159,8 @@ class Counters:
         prompt with the first output token."""
         request.generated.num_tokens += num_tokens
         self.num_forced_tokens += num_tokens - 1
+        self.targets.note(request, now)
+        request.last_token_s = now
         if request.first_token_s is None:
             self.note_prompt(request, now)
             request.note(now, Reason.FIRST_TOKEN)
@@ -223,6 +227,10 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_states_on_host=host_states.cached,
         num_state_copies_out=counters.num_block_copies[CopyKind.STATE_OUT],
         num_state_copies_in=counters.num_block_copies[CopyKind.STATE_IN],
+        num_ttft_met=counters.targets.num_ttft_met,
+        num_ttft_missed=counters.targets.num_ttft_missed,
+        num_itl_met=counters.targets.num_itl_met,
+        num_itl_missed=counters.targets.num_itl_missed,
     )
 
 

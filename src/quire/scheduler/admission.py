@@ -94,6 +94,9 @@ class Admission:
         is_whole = draft.num_aside or not self._config.cuts_prompts
         if not draft.tokens_left or (is_whole and len(request.token_ids) > draft.tokens_left):
             return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
+        share = draft.share
+        if share is not None and share.num_tokens is not None and not draft.prompt_tokens_left:
+            return Blocker(Reason.WAITS_FOR_PACE, share.num_tokens, share.tightest)
         return None
 
     def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
@@ -155,7 +158,7 @@ class Admission:
         if awaited is None:
             return None
         num_left = len(request.token_ids) - awaited.num_found
-        num_steps = draft.num_under_way + (num_left <= draft.tokens_left)
+        num_steps = draft.num_under_way + (num_left <= draft.prompt_tokens_left)
         num_saved = awaited.num_tokens - len(self._running) * num_steps
         if not self._cost.prefers_wait(num_saved, num_steps):
             return None

@@ -3,7 +3,6 @@ was served least comes first.
 """
 
 from heapq import heappop, heappush, heapreplace
-from operator import attrgetter
 from typing import NamedTuple
 
 from quire.scheduler.request import Request
@@ -17,6 +16,14 @@ class Ahead(NamedTuple):
 
     num_requests: int
     nearest: str
+
+
+LATE_SHARE = 1 / 8
+"""The share of late requests in the tokens that are admitted while they wait."""
+
+
+def _order(request: Request) -> tuple[float, ...]:
+    return (request.is_late, *request.priority_key)
 
 
 class WaitingQueue:
@@ -37,6 +44,8 @@ class WaitingQueue:
         self._num_entered = 0
         self._last_left = ""
         self._length = 0
+        self._num_late = 0
+        self._late_debt = 0.0
         self.changes: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -44,9 +53,32 @@ class WaitingQueue:
 
     @property
     def head(self) -> Request | None:
-        """The request to be admitted next."""
+        """The request to be admitted next: the first of the late ones where it is their turn."""
         tenant = self._first_tenant()
-        return None if tenant is None else self._queues[tenant].first
+        if tenant is None:
+            return None
+        queue = self._queues[tenant]
+        if self._late_debt > 0 and queue.last.is_late:
+            return queue.at(queue.num_below((True,)))[0]
+        return queue.first
+
+    def make_late(self, request: Request) -> None:
+        """Let a request whose first token will come after its target wait behind those that can
+        still have theirs in time. Late ones get LATE_SHARE of the prompt tokens that are admitted
+        while they wait, in their own order, so that they are not held back for ever."""
+        self.remove(request)
+        request.is_late = True
+        self.restore(request)
+
+    def note_admission(self, request: Request, num_tokens: int) -> None:
+        """Note that a request, which waits no more, has so many tokens to compute."""
+        if request.is_late:
+            self._late_debt -= num_tokens * (1 - LATE_SHARE)
+            request.is_late = False
+        elif self._num_late:
+            self._late_debt += num_tokens * LATE_SHARE
+        if not self._num_late:
+            self._late_debt = 0.0
 
     def first(self, num: int) -> list[Request]:
         """Return the first `num` requests, tenant after tenant."""
@@ -114,6 +146,7 @@ class WaitingQueue:
         if tenant not in self._queues:
             self._open(tenant)
         self._queues[tenant].add(request)
+        self._num_late += request.is_late
         self._num_tokens[tenant] += len(request.token_ids)
         self._length += 1
         self._change(request.new.tenant, 1)
@@ -122,6 +155,7 @@ class WaitingQueue:
         """Take out a request that waits."""
         tenant = request.tenant
         self._queues[tenant].remove(request)
+        self._num_late -= request.is_late
         self._num_tokens[tenant] -= len(request.token_ids)
         self._length -= 1
         self._change(request.new.tenant, -1)
@@ -133,7 +167,7 @@ class WaitingQueue:
         self.changes[tenant] = self.changes.get(tenant, 0) + num_requests
 
     def _open(self, tenant: str) -> None:
-        self._queues[tenant] = SortedList(attrgetter("priority_key"))
+        self._queues[tenant] = SortedList(_order)
         self._num_tokens[tenant] = 0
         if tenant not in self._in_heap:
             self._in_heap.add(tenant)

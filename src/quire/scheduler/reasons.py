@@ -16,6 +16,7 @@ class Reason(StrEnum):
     WAITS_FOR_STATE = "waits_for_state"  # running requests hold all states (states short)
     WAITS_FOR_SEQUENCE = "waits_for_sequence"  # max_num_seqs are running (running)
     WAITS_FOR_BUDGET = "waits_for_budget"  # the step's token budget is spent (budget)
+    WAITS_FOR_PACE = "waits_for_pace"  # prompts have had their share of the step (tokens; of whom)
     WAITS_AFTER_PREEMPTION = (
         "waits_after_preemption"  # this step took blocks back (requests preempted)
     )
@@ -27,11 +28,13 @@ class Reason(StrEnum):
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     LOADED_FROM_DISK = "loaded_from_disk"  # into the prefix cache (tokens)
     LOADED_FROM_PEER = "loaded_from_peer"  # the same (tokens)
+    LATE = "late"  # its prompt would miss its target, or make others; these go first (ms late)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
     FORKED = "forked"  # (tokens shared; of whom)
     SWAPPED_IN = "swapped_in"  # resumed, with what the host has kept (computed tokens)
+    PACED = "paced"  # its prompt is computed in smaller parts (tokens of a step; for whose target)
     FIRST_TOKEN = "first_token"
     # not found in the prefix cache, beside what was
     MISS_TOO_SHORT = "miss_too_short"  # not one full block before the last token (tokens)
@@ -73,8 +76,8 @@ class Reason(StrEnum):
 
     @property
     def lasts(self) -> bool:
-        """True for waiting states, which repeat from step to step."""
-        return self.value.startswith("waits")
+        """True for states which repeat from step to step."""
+        return self.value.startswith("waits") or self is Reason.PACED
 
 
 HOLDING_NOBODY = (

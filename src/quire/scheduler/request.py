@@ -125,7 +125,8 @@ class NewRequest:
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
     sharing, whose blocks it takes over. With `reports_prefill` its deltas say how far its prompt is
     computed. With `pins_prompt`, which goes with `max_tokens` 0, the full blocks of its prompt stay
-    in the prefix cache, under its id, until they are unpinned.
+    in the prefix cache, under its id, until they are unpinned. Its first token should come within
+    `target_ttft_s` seconds, and each later one within `target_itl_s` of the one before.
     """
 
     id: str
@@ -142,6 +143,8 @@ class NewRequest:
     reports_prefill: bool = False
     pooling: Pooling | None = None
     pins_prompt: bool = False
+    target_ttft_s: float | None = None
+    target_itl_s: float | None = None
 
     @property
     def needs_all_rows(self) -> bool:
@@ -203,6 +206,7 @@ class Request:
     waiting requests of its `tenant`, `running_order` the running ones. While it is not
     `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
     were loaded for it, `num_from_peers` of them from other engines.
+    While it waits it `is_late` once its first token will come after its target.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
@@ -227,11 +231,13 @@ class Request:
     num_discarded: int = 0
     num_scored: int = 1
     num_skips: int = 0
+    is_late: bool = False
     num_charged: int = 0
     admitted_step: int = 0
     arrived_s: float = 0.0
     admitted_s: float | None = None
     first_token_s: float | None = None
+    last_token_s: float | None = None
     prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)

@@ -24,6 +24,9 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.live.in_flight import InFlightRequests
+from quire.scheduler.pacing.lateness import MAX_LOOKED_AT, can_be_late, late_requests
+from quire.scheduler.pacing.pace import Pace, PromptShare
+from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.prefix_waits import PrefixLoads
@@ -60,6 +63,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
+        self._pace = Pace()
         self._appointments = Appointments(self._cost, self._throughput)
         self._builder = RequestBuilder(cache, config.policy, self._journal)
         self._finished_requests: list[str] = []
@@ -182,7 +186,10 @@ class Scheduler:
         self.usage.advance(now)
         seconds = self._throughput.end(step, now)
         copied = result.copy_time
-        self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
+        compute_s = max(seconds - copied.stall_s, 0.0)
+        self._cost.observe_step(step.num_tokens, compute_s)
+        if result.step_failure is None:
+            self._pace.times.observe(work_of(step), compute_s)
         self._cost.observe_copies(copied)
         self._counters.note_step(result.launch, result.step_failure)
         deltas = []
@@ -222,11 +229,28 @@ class Scheduler:
             if draft.num_preempted and request not in self._running:
                 continue
             num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
+            if num_tokens > 1:
+                num_tokens = self._paced(request, num_tokens, draft, now)
             if num_tokens == 0:
                 continue
             new_block_ids = self._grow(request, num_tokens, draft, now)
             if new_block_ids is not None:
                 self._schedule_chunk(request, num_tokens, new_block_ids, draft)
+
+    def _paced(self, request: Request, num_tokens: int, draft: StepDraft, now: float) -> int:
+        """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
+        running outputs keep their pace."""
+        share = self._share(draft)
+        most = draft.prompt_tokens_left
+        if num_tokens > most:
+            request.note(now, Reason.PACED, share.num_tokens or 0, share.tightest)
+        return min(num_tokens, most)
+
+    def _share(self, draft: StepDraft) -> PromptShare:
+        """Return the share of prompts in the step."""
+        if draft.share is None:
+            draft.share = self._pace.share(self._running, self._throughput.pace)
+        return draft.share
 
     def _schedule_chunk(
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
@@ -284,7 +308,9 @@ class Scheduler:
         that must wait gets the reason. If it lacks blocks, smaller requests may pass; if it waits
         for a prefix, requests may pass that do not delay it."""
         aside = []
-        while (head := self._waiting.head) is not None:
+        if self._waiting.head is not None:
+            self._share(draft)
+        while (head := self._next_waiting(draft, now)) is not None:
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
@@ -297,6 +323,19 @@ class Scheduler:
             aside.append(head)
         for request in aside:
             self._waiting.restore(request)
+
+    def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
+        """Return the request to be admitted next. Those that cannot have their first token in time,
+        or would keep more others from it, let these by."""
+        head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
+        if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
+            return head
+        ready_s = now + self._share(draft).num_begun / tokens_per_s
+        waiting = self._waiting.first(MAX_LOOKED_AT)
+        for request, seconds in late_requests(waiting, ready_s, tokens_per_s):
+            self._waiting.make_late(request)
+            request.note(now, Reason.LATE, int(1000 * seconds))
+        return self._waiting.head
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit requests from behind the head until a passed request must not be skipped again."""
@@ -326,13 +365,16 @@ class Scheduler:
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
             return admitted
-        self._start_running(request, admitted, draft)
+        self._start_running(request, admitted, draft, now)
         return None
 
-    def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
+    def _start_running(
+        self, request: Request, num_computed: int, draft: StepDraft, now: float
+    ) -> None:
         """Move the request, which has blocks for all its known tokens, to the running set and
         schedule its first chunk."""
         self._waiting.remove(request)
+        self._waiting.note_admission(request, len(request.token_ids) - num_computed)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)
@@ -343,6 +385,8 @@ class Scheduler:
             request.prompt_step = self._number
         draft.add_new_request(request)
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
+        if num_tokens > 1:
+            num_tokens = self._paced(request, num_tokens, draft, now)
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(

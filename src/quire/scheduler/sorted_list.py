@@ -3,15 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from quire.scheduler.request import Request, SortKey
+from quire.scheduler.request import Request
 
 
 class SortedList:
     """Finding an index takes logarithmic time; inserting and removing moves memory, no more."""
 
-    def __init__(self, key: Callable[[Request], SortKey]) -> None:
+    def __init__(self, key: Callable[[Request], tuple[float, ...]]) -> None:
         self._key = key
-        self._keys: list[SortKey] = []
+        self._keys: list[tuple[float, ...]] = []
         self._requests: list[Request] = []
 
     def __len__(self) -> int:
@@ -32,6 +32,10 @@ class SortedList:
     def find(self, request: Request) -> int:
         """Return the number of requests before this one, also if it is not in the list."""
         return bisect_left(self._keys, self._key(request))
+
+    def num_below(self, key: tuple[float, ...]) -> int:
+        """Return the number of requests before a key."""
+        return bisect_left(self._keys, key)
 
     def at(self, start: int, end: int | None = None) -> list[Request]:
         """Return the requests of the indices `start .. end`."""

@@ -183,7 +183,9 @@ class Stats(NamedTuple):
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
     by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
-    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
+    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states. First tokens of
+    requests with a target came within it (`num_ttft_met`) or not, and so did later ones
+    (`num_itl_*`).
     """
 
     num_running: int
@@ -235,6 +237,10 @@ class Stats(NamedTuple):
     num_states_on_host: int = 0
     num_state_copies_out: int = 0
     num_state_copies_in: int = 0
+    num_ttft_met: int = 0
+    num_ttft_missed: int = 0
+    num_itl_met: int = 0
+    num_itl_missed: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from quire.cache.block_copies import BlockCopy
 from quire.cache.states.state_use import StateUse
+from quire.scheduler.pacing.pace import PromptShare
 from quire.scheduler.request import Request
 from quire.scheduler.step import BlockIds, NewRequestData, SeqChunk, Step
 
@@ -12,7 +13,7 @@ class StepDraft:
     `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
     would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
     `num_unready` others wait and keep nothing. The results of `num_under_way` earlier steps have
-    not come.
+    not come. Of prompts it computes the `share` at most, once that is known.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
@@ -22,6 +23,8 @@ class StepDraft:
         self.num_aside = 0
         self.num_reserved = 0
         self.num_unready = 0
+        self.share: PromptShare | None = None
+        self._num_prompt_tokens = 0
         self._max_tokens = max_num_batched_tokens
         self._new_requests: list[NewRequestData] = []
         self._chunks: list[SeqChunk] = []
@@ -32,6 +35,13 @@ class StepDraft:
         """
         self.num_aside += 1
         self.num_reserved += num_blocks
+
+    @property
+    def prompt_tokens_left(self) -> int:
+        """The tokens of prompts that the step may yet compute."""
+        if self.share is None or self.share.num_tokens is None:
+            return self.tokens_left
+        return min(self.tokens_left, max(self.share.num_tokens - self._num_prompt_tokens, 0))
 
     def add_new_request(self, request: Request) -> None:
         """Note that the request is admitted, with all the blocks of its table."""
@@ -57,6 +67,8 @@ class StepDraft:
         if samples:
             request.num_pending += 1
         self.tokens_left -= num_tokens
+        if num_tokens > 1:
+            self._num_prompt_tokens += num_tokens
 
     def finished(
         self, number: int, finished_requests: tuple[str, ...], block_copies: tuple[BlockCopy, ...]

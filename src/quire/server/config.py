@@ -65,13 +65,16 @@ class LoadTime(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """An API key, which is a tenant. Without a name a digest of the key stands for it; `weight` is
-    its share under a fair policy. Rates of None are unlimited."""
+    its share under a fair policy. Rates of None are unlimited; latency targets of None are those
+    of the server."""
 
     key: str = field(repr=False)
     name: str | None = None
     weight: float = 1.0
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    target_ttft_ms: int | None = None
+    target_itl_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ FIXED = (
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
-    "ended number num_admitted journal loads "
+    "ended number num_admitted journal loads pace "
     "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} block_size keep_free calm_at",
-    "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes",
+    "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
+    "num_late late_debt",
     "running": "shares by_id order queues",
     "shares": "served level sweep_at",
     "deadlines": "heap num_added",
@@ -36,6 +37,8 @@ KNOWN = {
     "cost": "mode steps copies state_copies",
     "appointments": "cost throughput last_s place_s given num_ended num_might num_outputs "
     "num_prompt",
+    "pace": "times",
+    "times": "products moments coefficients num_since error most_prompt",
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
@@ -50,10 +53,11 @@ PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_discarded num_scored "
-    "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
-    "journal generated",
+    "num_skips is_late num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
+    "prompt_step timeline journal generated",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
-    "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
+    "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
+    "target_ttft_s target_itl_s",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
     "payer name states",
@@ -67,7 +71,7 @@ PLAIN: dict[type, str] = {
 def parts() -> dict[str, object]:
     """The stateful objects by the names of the fields that hold them."""
     found: dict[str, object] = {"scheduler": SCHEDULER}
-    for holder in ("scheduler", "admission", "cache"):
+    for holder in ("scheduler", "admission", "cache", "pace"):
         for name, value in vars(found[holder]).items():
             found.setdefault(name.strip("_"), value)
     return found
@@ -97,4 +101,4 @@ def test_every_field_of_plain_values_is_known() -> None:
     assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private", "state_id"]
     assert list(HostState._fields) == ["state_id", "content", "num_blocks", "kind"]
     assert len(Chain.__slots__) == 7
-    assert len(ArrivalSnapshot._fields) == 13
+    assert len(ArrivalSnapshot._fields) == 15

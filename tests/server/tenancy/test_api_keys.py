@@ -53,13 +53,13 @@ def test_line_numbers_of_the_key_file_count_comments(tmp_path: Path) -> None:
         ("hush a 0\n", 1, "above 0"),
         ("hush a inf\n", 1, "above 0"),
         ("two\nhush b x\n", 2, "above 0"),
-        ("hush rps=1\n", 1, "known rates are rpm=N, tpm=N"),
+        ("hush rps=1\n", 1, "known numbers are rpm=N, tpm=N, ttft_ms=N, itl_ms=N"),
         ("hush a rpm=1 1 rpm=2\n", 1, "rpm is given twice"),
         ("hush a rpm=0\n", 1, "rpm is an integer of 1 or more"),
         ("hush a tpm=1.5\n", 1, "tpm is an integer of 1 or more"),
         ("hush a tpm=\n", 1, "tpm is an integer"),
         ("hush a rpm=٣\n", 1, "rpm is an integer"),
-        ("hush a 1 2 rpm=1\n", 1, "and rates, got 4 words"),
+        ("hush a 1 2 rpm=1\n", 1, "and numbers, got 4 words"),
     ],
 )
 def test_bad_line_of_the_key_file_is_named_without_the_key(

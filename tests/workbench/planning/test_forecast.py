@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.planning.forecast import Burst, Forecast, forecast
 from quire.workbench.simulation.simulation import Costs, EngineSetup
-from quire.workbench.simulation.step_work import StepWork
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from quire.engine.launched_step import LaunchedStep
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
+from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Step, StepResult
 from quire.workbench.simulation.cost.fitted import FittedCost
-from quire.workbench.simulation.cost.work import work_of
 from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad, Simulation
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.virtual_engine import StepTimes

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.scheduler.pacing.step_work import StepWork, work_of
 from quire.scheduler.step import SeqChunk, Step
 from quire.workbench.simulation.cost.cost_file import (
     CostFileError,
@@ -20,8 +21,6 @@ from quire.workbench.simulation.cost.cost_file import (
 from quire.workbench.simulation.cost.fit import MeasuredStep, TooFewSteps, fit_gaps, fit_steps
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.cost.non_negative import non_negative_least_squares
-from quire.workbench.simulation.cost.work import work_of
-from quire.workbench.simulation.step_work import StepWork
 
 TRUE = StepCoefficients(5e-3, (16,), (2e-4, 5e-5), 1e-5, 0.0, 1e-7, 1e-8)
 ENTRIES = st.lists(st.floats(-3, 3), min_size=8 * 4, max_size=8 * 4)

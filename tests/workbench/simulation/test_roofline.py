@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.shape import AttentionShape, ExpertShape, ModelShape
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.simulation.cost.devices import DeviceError, DeviceKind, DeviceSpec
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.cost.linearised import coefficients_of
 from quire.workbench.simulation.cost.roofline import Roofline, num_experts_met
-from quire.workbench.simulation.step_work import StepWork
 
 WINDOW = 64
 FULL_LAYERS = AttentionShape(4, 8, 16, 16, 512, FULL)

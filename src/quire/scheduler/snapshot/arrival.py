@@ -31,6 +31,8 @@ class ArrivalSnapshot(NamedTuple):
     fork_differs: bool = False
     reports_prefill: bool = False
     pins_prompt: bool = False
+    target_ttft_s: float | None = None
+    target_itl_s: float | None = None
 
 
 def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> ArrivalSnapshot:
@@ -49,6 +51,8 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
         fork_differs,
         new.reports_prefill,
         new.pins_prompt,
+        new.target_ttft_s,
+        new.target_itl_s,
     )
 
 
@@ -68,6 +72,8 @@ def request_of(arrival: ArrivalSnapshot) -> NewRequest:
         fork_of=arrival.fork_of,
         reports_prefill=arrival.reports_prefill,
         pins_prompt=arrival.pins_prompt,
+        target_ttft_s=arrival.target_ttft_s,
+        target_itl_s=arrival.target_itl_s,
     )
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from quire.scheduler.appointments import MAX_GIVEN, Appointments
 from quire.scheduler.cost import CostModel
+from quire.scheduler.pacing.step_times import LearnedStepTimes
 from quire.scheduler.throughput import ThroughputEstimate
 
 
@@ -43,20 +44,35 @@ class AppointmentsSnapshot(NamedTuple):
     num_prompt: float
 
 
+class StepTimesSnapshot(NamedTuple):
+    """The fields of `LearnedStepTimes`."""
+
+    products: list[list[float]]
+    moments: list[float]
+    coefficients: list[float]
+    num_since: int
+    error: float
+    most_prompt: float
+
+
 class EstimatesSnapshot(NamedTuple):
-    """The throughput, the costs of steps and of copies, and appointments."""
+    """The throughput, the costs of steps and of copies, appointments, and the times of steps."""
 
     throughput: ThroughputSnapshot
     steps: SumsSnapshot
     copies: SumsSnapshot
     state_copies: SumsSnapshot
     appointments: AppointmentsSnapshot
+    times: StepTimesSnapshot
 
 
 def snapshot_estimates(
-    throughput: ThroughputEstimate, cost: CostModel, appointments: Appointments
+    throughput: ThroughputEstimate,
+    cost: CostModel,
+    appointments: Appointments,
+    times: LearnedStepTimes,
 ) -> EstimatesSnapshot:
-    """Return a snapshot of the three."""
+    """Return a snapshot of all of them."""
     steps, copies, state_copies = (
         SumsSnapshot(each.weight, each.tokens, each.seconds, each.squares, each.products)
         for each in (cost._steps, cost._copies, cost._state_copies)
@@ -83,6 +99,14 @@ def snapshot_estimates(
             appointments._num_outputs,
             appointments._num_prompt,
         ),
+        StepTimesSnapshot(
+            [list(each) for each in times._products],
+            list(times._moments),
+            list(times._coefficients),
+            times._num_since,
+            times._error,
+            times._most_prompt,
+        ),
     )
 
 
@@ -90,9 +114,10 @@ def restore_estimates(
     throughput: ThroughputEstimate,
     cost: CostModel,
     appointments: Appointments,
+    times: LearnedStepTimes,
     snapshot: EstimatesSnapshot,
 ) -> None:
-    """Restore three new objects from the snapshot."""
+    """Restore new objects from the snapshot."""
     known = snapshot.throughput
     throughput._began = {number: (began_s, left) for number, began_s, left in known.began}
     throughput._ended_s = known.ended_s
@@ -111,3 +136,7 @@ def restore_estimates(
     appointments._given = deque(given.given, maxlen=MAX_GIVEN)
     appointments._num_ended, appointments._num_might = given.num_ended, given.num_might
     appointments._num_outputs, appointments._num_prompt = given.num_outputs, given.num_prompt
+    learned = snapshot.times
+    times._products, times._moments = [list(each) for each in learned.products], learned.moments
+    times._coefficients, times._num_since = tuple(learned.coefficients), learned.num_since
+    times._error, times._most_prompt = learned.error, learned.most_prompt

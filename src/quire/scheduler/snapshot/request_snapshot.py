@@ -32,11 +32,13 @@ class RequestSnapshot(NamedTuple):
     num_discarded: int
     num_scored: int
     num_skips: int
+    is_late: bool
     num_charged: int
     admitted_step: int
     arrived_s: float
     admitted_s: float | None
     first_token_s: float | None
+    last_token_s: float | None
     prompt_step: int | None
     last: Reason
 
@@ -67,11 +69,13 @@ def snapshot_request(
         request.num_discarded,
         request.num_scored,
         request.num_skips,
+        request.is_late,
         request.num_charged,
         request.admitted_step,
         request.arrived_s,
         request.admitted_s,
         request.first_token_s,
+        request.last_token_s,
         request.prompt_step,
         request.timeline[-1].reason,
     )
@@ -100,11 +104,13 @@ def restored_request(
         num_discarded=snapshot.num_discarded,
         num_scored=snapshot.num_scored,
         num_skips=snapshot.num_skips,
+        is_late=snapshot.is_late,
         num_charged=snapshot.num_charged,
         admitted_step=snapshot.admitted_step,
         arrived_s=snapshot.arrived_s,
         admitted_s=snapshot.admitted_s,
         first_token_s=snapshot.first_token_s,
+        last_token_s=snapshot.last_token_s,
         prompt_step=snapshot.prompt_step,
         timeline=[Event(snapshot.arrived_s, snapshot.last, 0)],
         journal=journal,

@@ -44,6 +44,7 @@ class QueueSnapshot(NamedTuple):
     heap: list[tuple[float, int, int]]
     num_entered: int
     last_left: int
+    late_debt: float
 
 
 class SharesSnapshot(NamedTuple):
@@ -107,7 +108,12 @@ def snapshot_scheduler(
         _snapshot_shares(scheduler, tenants),
         deadlines,
         scheduler._deadlines._num_added,
-        snapshot_estimates(scheduler._throughput, scheduler._cost, scheduler._appointments),
+        snapshot_estimates(
+            scheduler._throughput,
+            scheduler._cost,
+            scheduler._appointments,
+            scheduler._pace.times,
+        ),
         snapshot_waits(scheduler._prefix_waits, numbers),
         list(scheduler._finished_requests),
         scheduler._number,
@@ -139,7 +145,11 @@ def restore_scheduler(
         heappush(scheduler._deadlines._heap, (deadline_s, number, requests[request_id]))
     scheduler._deadlines._num_added = snapshot.num_deadlines
     restore_estimates(
-        scheduler._throughput, scheduler._cost, scheduler._appointments, snapshot.estimates
+        scheduler._throughput,
+        scheduler._cost,
+        scheduler._appointments,
+        scheduler._pace.times,
+        snapshot.estimates,
     )
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)
@@ -169,6 +179,7 @@ def _snapshot_queue(queue: WaitingQueue, tenants: TenantNumbers) -> QueueSnapsho
         [(served, number, tenants.number(tenant)) for served, number, tenant in queue._heap],
         queue._num_entered,
         tenants.number(queue._last_left),
+        queue._late_debt,
     )
 
 
@@ -183,6 +194,7 @@ def _restore_queue(scheduler: Scheduler, snapshot: QueueSnapshot, tenants: _Tena
             queue.restore(scheduler._requests[request_id])
     queue._num_entered = snapshot.num_entered
     queue._last_left = tenants.id_of(snapshot.last_left)
+    queue._late_debt = snapshot.late_debt
 
 
 def _snapshot_shares(scheduler: Scheduler, tenants: TenantNumbers) -> SharesSnapshot:

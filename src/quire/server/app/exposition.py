@@ -204,7 +204,8 @@ def _labelled(values: Mapping[Label, int] | Mapping[Label, float]) -> Rows:
 
 
 def _stats_rows(stats: Stats) -> dict[str, Rows]:
-    return _request_rows(stats) | _block_rows(stats) | _prefix_rows(stats)
+    rows = _request_rows(stats) | _target_rows(stats)
+    return rows | _block_rows(stats) | _prefix_rows(stats)
 
 
 def _request_rows(stats: Stats) -> dict[str, Rows]:
@@ -241,6 +242,13 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
             ((StepLaunch.FULL,), stats.num_steps_full),
         ],
     }
+
+
+def _target_rows(stats: Stats) -> dict[str, Rows]:
+    """Return what tells of latency targets."""
+    met = {"ttft": stats.num_ttft_met, "itl": stats.num_itl_met}
+    missed = {"ttft": stats.num_ttft_missed, "itl": stats.num_itl_missed}
+    return {"slo_attained_total": _labelled(met), "slo_missed_total": _labelled(missed)}
 
 
 def _block_rows(stats: Stats) -> dict[str, Rows]:

@@ -19,6 +19,7 @@ MAX_REPLICAS = 1000
 MAX_ENGINES = 64
 MAX_SECONDS = 10**9
 LEAST_SECONDS = 0.1
+LEAST_TARGET_MS = 0.1
 """The shortest time that an option may give: deadlines are not checked more often."""
 
 
@@ -109,6 +110,7 @@ def _amount(unit: str, least: float, most: float) -> Callable[[str], float]:
 
 seconds = _amount("seconds", 0, MAX_SECONDS)
 some_seconds = _amount("seconds", LEAST_SECONDS, MAX_SECONDS)
+some_milliseconds = _amount("milliseconds", LEAST_TARGET_MS, MAX_SECONDS * 1000)
 minutes = _amount("minutes", 0, MAX_SECONDS / 60)
 gibibytes = _amount("GiB", 0, MAX_GIB)
 share = _amount("a share", 0, 1)

@@ -38,6 +38,7 @@ from quire.server.cli.option_values import (
     one_of,
     seconds,
     share,
+    some_milliseconds,
     some_of,
     text,
     threads,
@@ -247,6 +248,23 @@ OPTIONS: tuple[Option, ...] = (
         one_of(*PolicyName),
         "Order of service: `fcfs` by arrival, `priority` by the smallest priority number, `fair` "
         "by the tenant with the least service for its weight.",
+    ),
+    Option(
+        "target-ttft-ms",
+        SCHEDULING,
+        some_milliseconds,
+        "Target of milliseconds to the first token, where neither a request nor its key has one: "
+        "`quire:slo_attained_total` and `quire:slo_missed_total` count by it.",
+        shown="none",
+    ),
+    Option(
+        "target-itl-ms",
+        SCHEDULING,
+        some_milliseconds,
+        "Target of milliseconds between tokens, where neither a request nor its key has one: "
+        "prompts get what a step of that time leaves them. Without one they take no more than "
+        "twice the time that the outputs of a step take.",
+        shown="none",
     ),
     Option(
         "async-scheduling",

@@ -78,9 +78,10 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "api-key-file",
         RESOLVED,
         text,
-        "File with a line `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` for each API key: its name in "
-        "metrics, its weight under the `fair` policy (default 1), and its maximum requests and "
-        "tokens per minute. Lines that begin with `#` are comments.",
+        "File with a line `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N] [ttft_ms=N] [itl_ms=N]` for each "
+        "API key: its name in metrics, its weight under the `fair` policy (default 1), its maximum "
+        "requests and tokens per minute, and its latency targets. Lines that begin with `#` are "
+        "comments.",
         shown="none",
         guards=True,
     ),

@@ -51,7 +51,7 @@ from quire.workbench.simulation.simulation import (
 from quire.workbench.simulation.sweep import SweepResult, grid_of, sweep
 from quire.workbench.simulation.traces.read import Trace, read_trace
 from quire.workbench.simulation.traces.trace_error import TraceError
-from quire.workbench.simulation.traces.traced_request import assigned, sped_up
+from quire.workbench.simulation.traces.traced_request import assigned, sped_up, with_targets
 from quire.workbench.simulation.virtual.fleet import FleetSize
 from quire.workbench.simulation.virtual.sending import LinkSpeed
 
@@ -176,6 +176,11 @@ def _simulation(flags: argparse.Namespace, cost: CostFile, trace: Trace) -> Simu
         num_priorities=flags.priorities,
         seed=flags.seed,
     )
+    targets_s = [
+        None if each is None else each / 1000
+        for each in (flags.target_ttft_ms, flags.target_itl_ms)
+    ]
+    drawn = with_targets(drawn, *targets_s)
     load = SimLoad(sped_up(drawn, flags.speed_up), trace.load.concurrency)
     ratios = () if cost.fit is None else cost.fit.ratios
     server = cost.server if trace.run is None else ServerCost()

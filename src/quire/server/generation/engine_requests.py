@@ -16,6 +16,7 @@ from quire.server.generation.input import OutputOptions
 from quire.server.generation.parsed_input import PromptRequest, TokenizedRequest
 from quire.server.grammars.compose import ANYTHING
 from quire.server.models.served_model import ServingState
+from quire.server.tenancy.latency_targets import LatencyTargets
 from quire.server.tenancy.tenants import Tenant
 
 MAX_LOGPROBS_KEPT = 2**22
@@ -72,6 +73,7 @@ class EngineRequestBuilder:
         cache_salt, prompt_logprobs = self.options.cache_salt, self._num_prompt_logprobs
         sharing = sharing_terms(cache_salt, prompt.token_ids, self.serving, self.tenant)
         forks = prompt_logprobs is None
+        ttft_s, itl_s = map(_seconds, self._targets)
         for index, sampling in enumerate(samplings):
             yield NewRequest(
                 f"{prefix}{first + index}",
@@ -85,7 +87,16 @@ class EngineRequestBuilder:
                 priority=self.options.priority or 0,
                 fork_of=f"{prefix}{first}" if forks and index else None,
                 reports_prefill=self.options.return_progress,
+                target_ttft_s=ttft_s,
+                target_itl_s=itl_s,
             )
+
+    @property
+    def _targets(self) -> LatencyTargets:
+        """The targets of the request, else of its key, else of the server."""
+        scheduling = self.serving.scheduling
+        of_server = LatencyTargets(scheduling.target_ttft_ms, scheduling.target_itl_ms)
+        return self.options.targets.or_else(self.tenant.targets).or_else(of_server)
 
     @property
     def _num_logprobs(self) -> int | None:
@@ -141,6 +152,10 @@ def pooled_requests(
         )
         for index, (prompt, pooling) in enumerate(pooled)
     )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def sharing_terms(

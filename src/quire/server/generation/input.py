@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from quire.scheduler.request import Sampling
 from quire.server.grammars.source import GrammarSource
 from quire.server.models.sampling_defaults import SamplingDefaults
+from quire.server.tenancy.latency_targets import NO_TARGETS, LatencyTargets
 
 OptionName: TypeAlias = str
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -76,6 +77,7 @@ class OutputOptions:
     cache_salt: str | None = None
     priority: int | None = None
     deadline_ms: float | None = None
+    targets: LatencyTargets = NO_TARGETS
     grammar: GrammarSource | None = None
     disable_any_whitespace: bool | None = None
     paths: Mapping[OptionName, str] = field(default_factory=dict)

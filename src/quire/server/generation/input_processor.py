@@ -32,7 +32,7 @@ class InputProcessor(NamedTuple):
     def process(self, tokenized: TokenizedRequest, id_prefix: str) -> RequestContext:
         """Return the context of the request; the id of its answer begins with `id_prefix`. Raises
         RequestError."""
-        check_priority(tokenized.request.priority, self.serving.policy)
+        check_priority(tokenized.request.priority, self.serving.scheduling.scheduling_policy)
         answer_id = f"{id_prefix}-{self.sources.random_bytes(16).hex()}"
         if tokenized.pooled is not None:
             return self._pooled(tokenized.pooled, tokenized, answer_id)

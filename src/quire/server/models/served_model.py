@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
+from quire.engine.config import SchedulingConfig
 from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.orders import ResetPrefixCache
@@ -14,7 +15,6 @@ from quire.engines.process.client import EnginePhase
 from quire.engines.process.end_cause import EndCause
 from quire.engines.protocol import EngineProtocol, OpenEngine
 from quire.process_age import process_age_s
-from quire.scheduler.policy import PolicyName
 from quire.scheduler.step import Delta
 from quire.server.config import (
     GenerationConfig,
@@ -283,7 +283,7 @@ class ServedModel:
             self,
             InputContext(limits, self.tokenizer, TokenizerSource(source.model, source.revision)),
             self.shared_prefixes,
-            self.config.engine.scheduling.scheduling_policy,
+            self.config.engine.scheduling,
         )
 
     def check_is_loaded(self) -> None:
@@ -347,13 +347,13 @@ class ServedModel:
 
 
 class ServingState(NamedTuple):
-    """All that serving a request needs, once its model is ready; `policy` orders the requests that
-    wait in the engine."""
+    """All that serving a request needs, once its model is ready; by `scheduling` the engine orders
+    what waits."""
 
     model: ServedModel
     input: InputContext
     shared_prefixes: SharedPrefixes
-    policy: PolicyName
+    scheduling: SchedulingConfig
 
     @property
     def facts(self) -> EngineFacts:

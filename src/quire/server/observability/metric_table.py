@@ -197,6 +197,19 @@ METRICS: tuple[Metric, ...] = (
         "kind",
         twin=False,
     ),
+    _counter(
+        "slo_attained_total",
+        "Tokens of requests with a latency target that came in time: `ttft` first tokens, `itl` "
+        "later ones.",
+        "kind",
+        twin=False,
+    ),
+    _counter(
+        "slo_missed_total",
+        "Tokens of requests with a latency target that came too late.",
+        "kind",
+        twin=False,
+    ),
     _gauge(
         "pinned_prefixes",
         "Pinned prefixes by state; those that are computing or lost hold no blocks.",

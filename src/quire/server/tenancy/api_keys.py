@@ -1,5 +1,5 @@
-"""Reads API keys from flags and from a file of `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` lines. Errors
-never show a key.
+"""Reads API keys from flags and from a file of lines `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]
+[ttft_ms=N] [itl_ms=N]`. Errors never show a key.
 
 Blank lines of the file, lines that begin with `#`, and a byte-order mark are passed over.
 """
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from quire.server.config import ApiKey, InvalidOption
 
-RATES = ("rpm", "tpm")
-"""Requests and tokens a minute, the only words of a line with a `=`, the key left out."""
-_RATE = re.compile(r"[1-9][0-9]{,11}")
+NUMBERS = ("rpm", "tpm", "ttft_ms", "itl_ms")
+"""Requests and tokens a minute, and targets of milliseconds to the first token and between tokens:
+the only words of a line with a `=`, the key left out."""
+_NUMBER = re.compile(r"[1-9][0-9]{,11}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -41,10 +42,10 @@ def read_api_keys(from_options: tuple[str, ...], path: str | None) -> tuple[ApiK
 
 def _read_line(words: list[str], before: list[ApiKey]) -> ApiKey:
     key, *others = words
-    rates = _rates([word for word in others if "=" in word])
+    numbers = _numbers([word for word in others if "=" in word])
     named = [word for word in others if "=" not in word]
     if len(named) > 2:
-        raise ValueError(f"expected KEY [NAME [WEIGHT]] and rates, got {1 + len(named)} words")
+        raise ValueError(f"expected KEY [NAME [WEIGHT]] and numbers, got {1 + len(named)} words")
     name, weight = (*named, None, None)[:2]
     if key in [each.key for each in before]:
         raise ValueError("the key is given twice")
@@ -52,22 +53,22 @@ def _read_line(words: list[str], before: list[ApiKey]) -> ApiKey:
         raise ValueError("a name has up to 64 letters, digits, '.', '_' and '-'")
     if name is not None and name in [each.name for each in before]:
         raise ValueError("the name is that of another key")
-    return ApiKey(key, name, _weight(weight), rates.get("rpm"), rates.get("tpm"))
+    return ApiKey(key, name, _weight(weight), *map(numbers.get, NUMBERS))
 
 
-def _rates(words: list[str]) -> dict[str, int]:
-    """Return the rates by their names, from words such as `rpm=60`."""
-    rates: dict[str, int] = {}
+def _numbers(words: list[str]) -> dict[str, int]:
+    """Return the numbers by their names, from words such as `rpm=60`."""
+    numbers: dict[str, int] = {}
     for word in words:
         name, _, given = word.partition("=")
-        if name not in RATES:
-            raise ValueError(f"known rates are {', '.join(f'{each}=N' for each in RATES)}")
-        if name in rates:
+        if name not in NUMBERS:
+            raise ValueError(f"known numbers are {', '.join(f'{each}=N' for each in NUMBERS)}")
+        if name in numbers:
             raise ValueError(f"{name} is given twice")
-        if not _RATE.fullmatch(given):
+        if not _NUMBER.fullmatch(given):
             raise ValueError(f"{name} is an integer of 1 or more, in 12 digits at most")
-        rates[name] = int(given)
-    return rates
+        numbers[name] = int(given)
+    return numbers
 
 
 def _weight(given: str | None) -> float:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.errors import FORBIDDEN, RequestError
 from quire.server.http.trace_context import TraceContext
+from quire.server.tenancy.latency_targets import NO_TARGETS, LatencyTargets
 from quire.server.tenancy.rates import KeyRates, build_rates
 from quire.server.tenancy.request_log import RequestFigures
 
@@ -24,7 +25,7 @@ ARRIVAL = "quire.arrival"
 class Tenant:
     """Whoever shares an API key, and so blocks and a queue; `is_named` says that the name was
     chosen by the operator, not made from the key, and `is_admin` that the key was the admin's.
-    `rates` are the account of its limits, where it has any."""
+    `rates` are the account of its limits, where it has any, and `targets` its own."""
 
     name: str = ""
     weight: float = 1.0
@@ -32,6 +33,7 @@ class Tenant:
     is_named: bool = False
     is_admin: bool = False
     rates: KeyRates | None = field(default=None, repr=False, compare=False)
+    targets: LatencyTargets = NO_TARGETS
 
     def salt(self, cache_salt: str | None) -> bytes:
         """Return the salt of the tenant's blocks with what the client adds, `cache_salt`. The
@@ -162,7 +164,9 @@ def _tenant(key: ApiKey, secret: bytes) -> Tenant:
     name = key.name or "key-" + hashlib.sha256(b"tenant of " + raw).hexdigest()[:12]
     salt = hmac.digest(secret, raw, "sha256")
     rates = build_rates(key.requests_per_minute, key.tokens_per_minute)
-    return Tenant(name, key.weight, salt, is_named=key.name is not None, rates=rates)
+    targets = LatencyTargets(key.target_ttft_ms, key.target_itl_ms)
+    is_named = key.name is not None
+    return Tenant(name, key.weight, salt, is_named=is_named, rates=rates, targets=targets)
 
 
 def _digest(key: bytes) -> bytes:

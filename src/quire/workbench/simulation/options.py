@@ -179,6 +179,13 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_objective(parser: argparse.ArgumentParser) -> None:
+    for flag, what in (("ttft", "to the first token"), ("itl", "between two tokens")):
+        parser.add_argument(
+            f"--target-{flag}-ms",
+            type=_above_0,
+            metavar="MS",
+            help=f"latency target of all requests: milliseconds {what} [as recorded, or none]",
+        )
     for flag, what in (
         ("slo-ttft-ms", "to the first token"),
         ("slo-itl-ms", "between two tokens of an answer, on average"),

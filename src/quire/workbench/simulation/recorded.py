@@ -19,12 +19,12 @@ from quire.engine.recording.inputs import (
     StepUpdated,
 )
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
+from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.snapshot.arrival import ArrivalSnapshot
 from quire.scheduler.snapshot.hashed_blocks import hashed_blocks
 from quire.scheduler.snapshot.live_requests import live_requests
 from quire.scheduler.step import Stats, Step
 from quire.workbench.simulation.cost.fit import MeasuredStep
-from quire.workbench.simulation.cost.work import work_of
 from quire.workbench.simulation.replay import ReplayResult, replayed_inputs
 from quire.workbench.simulation.traces.traced_request import PromptPart, TracedRequest
 from quire.workbench.simulation.virtual.device import RecordedStep

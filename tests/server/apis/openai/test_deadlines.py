@@ -10,6 +10,7 @@ import pytest
 from quire.engine.config import SchedulingConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
+from quire.server.config import ApiKey
 from tests.server.served import Served, plain_config, serving, with_model
 
 STAGE = 'quire:deadline_exceeded_total{engine="0",model_name="test-model",stage='
@@ -56,6 +57,27 @@ def test_priority_and_time_reach_the_engine(by_priority: Served, path: str) -> N
     for request in hurried:
         assert request.priority == -7
         assert request.time_limit_s is not None and 30 < request.time_limit_s < 60
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_targets_are_those_of_the_request_else_of_its_key_else_of_the_server(
+    path: str,
+) -> None:
+    plain = plain_config()
+    engine = replace(plain.model.engine, scheduling=SchedulingConfig(target_ttft_ms=500.0))
+    keys = (ApiKey("plain"), ApiKey("fast", target_itl_ms=20))
+    with serving(replace(with_model(plain, engine=engine), api_keys=keys)) as served:
+        asked: tuple[tuple[str, dict[str, object]], ...] = (
+            ("plain", {}),
+            ("fast", {}),
+            ("fast", {"target_itl_ms": 35.5, "target_ttft_ms": 90}),
+        )
+        for key, fields in asked:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = FIELDS[path] | fields
+            assert served.client.post(path, json=body, headers=headers).status_code == 200
+        found = [(each.target_ttft_s, each.target_itl_s) for each in served.engine.submitted]
+    assert found == [(0.5, None), (0.5, 0.02), (0.09, 0.0355)]
 
 
 @pytest.mark.parametrize("path", FIELDS)

@@ -94,6 +94,8 @@ def error_of(reply: httpx.Response) -> dict[str, object]:
         ("priority", 1.5),
         ("priority", 2**63),
         ("deadline_ms", 0),
+        ("target_itl_ms", 0),
+        ("target_ttft_ms", -5),
         ("deadline_ms", "1"),
     ],
 )

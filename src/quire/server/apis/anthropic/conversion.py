@@ -21,6 +21,7 @@ from quire.server.generation.input import (
 )
 from quire.server.generation.reasoning_options import EFFORT, NO_EFFORT, SWITCHES
 from quire.server.grammars.source import GrammarSource
+from quire.server.tenancy.latency_targets import LatencyTargets
 from quire.server.text.chat_template import ChatTemplate
 
 MAX_NAMED = 8
@@ -111,6 +112,7 @@ def _options(request: CountTokensRequest) -> OutputOptions:
         cache_salt=request.cache_salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,
+        targets=LatencyTargets(request.target_ttft_ms, request.target_itl_ms),
         grammar=grammar,
         paths=paths,
     )

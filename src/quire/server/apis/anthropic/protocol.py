@@ -14,6 +14,7 @@ from quire.server.apis.protocol.fields import (
     Positive,
     StopString,
     StrictModel,
+    Target,
     at_most,
 )
 from quire.server.apis.protocol.tools import MAX_TOOLS, ToolName
@@ -137,3 +138,5 @@ class MessagesRequest(CountTokensRequest):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    target_ttft_ms: Target | None = None
+    target_itl_ms: Target | None = None

@@ -23,6 +23,7 @@ from quire.server.generation.input import (
 )
 from quire.server.generation.prompts import check_truncation
 from quire.server.grammars.source import GrammarKind, GrammarSource
+from quire.server.tenancy.latency_targets import LatencyTargets
 
 CONTINUE = "continue_final_message"
 MAX_SEQUENCES = 1024
@@ -138,6 +139,7 @@ def _options(
         cache_salt=request.cache_salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,
+        targets=LatencyTargets(request.target_ttft_ms, request.target_itl_ms),
         grammar=_grammar(request.grammar_sources),
         disable_any_whitespace=structured and structured.disable_any_whitespace,
         paths=paths,

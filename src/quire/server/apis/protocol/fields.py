@@ -127,6 +127,10 @@ BadWords: TypeAlias = Annotated[
 ]
 
 
+MIN_TARGET_MS = 0.1
+Target = Annotated[float, Field(ge=MIN_TARGET_MS)]
+
+
 class StreamOptions(StrictModel):
     """Options of what a stream tells beside the text. Chunks are never padded (obfuscation)."""
 
@@ -138,7 +142,7 @@ class StreamOptions(StrictModel):
 class GenerationFields(StrictModel):
     """The fields that both endpoints take. `max_tokens` is the older name of
     `max_completion_tokens`. Less `priority` is sooner; `deadline_ms` counts from the arrival of the
-    request."""
+    request. Its tokens should come within `target_ttft_ms` and `target_itl_ms`."""
 
     model: str | None = None
     stream: bool | None = None
@@ -174,3 +178,5 @@ class GenerationFields(StrictModel):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    target_ttft_ms: Target | None = None
+    target_itl_ms: Target | None = None

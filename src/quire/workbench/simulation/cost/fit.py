@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.simulation.cost.cost_file import FitErrors, GapCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.cost.non_negative import non_negative_least_squares
-from quire.workbench.simulation.step_work import StepWork
 
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Tokens of a step at which the slope may change; those beyond the largest step are left out."""

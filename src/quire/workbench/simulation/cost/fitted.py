@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from itertools import accumulate, pairwise
 
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.simulation.cost.cost_file import StepCoefficients
-from quire.workbench.simulation.step_work import StepWork
 
 
 class FittedCost:

@@ -1,8 +1,8 @@
 """Brings a cost of steps, as the roofline of a device, into the form that files of costs have."""
 
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.simulation.cost.cost_file import StepCoefficients
 from quire.workbench.simulation.cost.step_cost import StepCost
-from quire.workbench.simulation.step_work import StepWork
 
 KNOTS = tuple(sorted({round(2 ** (each / 8)) for each in range(13 * 8 + 1)}))
 """Tokens of a step at which the cost is asked for: 1 to 8,192, each some 9 % more."""

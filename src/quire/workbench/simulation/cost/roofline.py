@@ -5,8 +5,8 @@ part takes as long as its computing or its reading, whichever is slower, since t
 from dataclasses import dataclass
 
 from quire.models.shape import AttentionShape, ExpertShape, ModelShape
+from quire.scheduler.pacing.step_work import StepWork
 from quire.workbench.simulation.cost.devices import DeviceSpec
-from quire.workbench.simulation.step_work import StepWork
 
 QUERY_TILE = 64
 """The queries of a prompt that read a key and its value together."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from quire.workbench.simulation.step_work import StepWork
+from quire.scheduler.pacing.step_work import StepWork
 
 
 class StepCost(Protocol):

@@ -43,6 +43,8 @@ class TracedRequest:
     priority: int = 0
     fork_of: str | None = None
     time_limit_s: float | None = None
+    target_ttft_s: float | None = None
+    target_itl_s: float | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -67,6 +69,8 @@ class TracedRequest:
             priority=self.priority,
             fork_of=self.fork_of,
             time_limit_s=self.time_limit_s,
+            target_ttft_s=self.target_ttft_s,
+            target_itl_s=self.target_itl_s,
         )
 
 
@@ -82,6 +86,18 @@ def assigned(
             each,
             tenant=f"tenant-{tenant}" if num_tenants > 1 else each.tenant,
             priority=priority if num_priorities > 1 else each.priority,
+        )
+
+
+def with_targets(
+    requests: Iterable[TracedRequest], ttft_s: float | None, itl_s: float | None
+) -> Iterator[TracedRequest]:
+    """Yield the requests with latency targets; None keeps their own."""
+    for each in requests:
+        yield replace(
+            each,
+            target_ttft_s=each.target_ttft_s if ttft_s is None else ttft_s,
+            target_itl_s=each.target_itl_s if itl_s is None else itl_s,
         )
 
 

@@ -3,10 +3,10 @@
 import random
 from typing import NamedTuple, Protocol
 
+from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.step import Step
 from quire.workbench.simulation.cost.cost_file import GapCost
 from quire.workbench.simulation.cost.step_cost import StepCost
-from quire.workbench.simulation.cost.work import work_of
 
 
 class SimulatedDevice(Protocol):

@@ -15,6 +15,8 @@ export const REASONS = {
     `Waits, since ${counted(n, "request")} run, as many as may (--max-num-seqs)${behind(by)}.`,
   waits_for_budget: (n, by) =>
     `Waits, since the step's ${tokens(n)} are taken (--max-num-batched-tokens)${behind(by)}.`,
+  waits_for_pace: (n, by) =>
+    `Waits, since prompts have had their ${tokens(n)} of the step${paceOf(by)}.`,
   waits_after_preemption: (n) =>
     `Waits a step, since ${counted(n, "request")} had to give blocks back.`,
   waits_for_prompt: () => "Waits for the choice before it to compute the prompt they share.",
@@ -25,6 +27,7 @@ export const REASONS = {
   waits_for_peer: () => "Waits for blocks of its prompt to come from another engine.",
   waits_for_skipped: (n, by) =>
     `Waits for one ahead that was passed ${counted(n, "time")}, as often as may be${behind(by)}.`,
+  late: (n) => `Lets others by: its first token would be ${n} ms late, or make others late.`,
   loaded_from_disk: (n) => `Had ${tokens(n)} of its prompt read from disk.`,
   loaded_from_peer: (n) => `Had ${tokens(n)} of its prompt from another engine.`,
   admitted: (n) => `Admitted; ${tokens(n)} of its prompt were in the prefix cache.`,
@@ -32,6 +35,7 @@ export const REASONS = {
   forked: (n, by) =>
     `Admitted; it shares ${tokens(n)} of the prompt with${by || " another choice"}.`,
   swapped_in: (n) => `Resumed; the host had kept ${tokens(n)}.`,
+  paced: (n, by) => `Computed in parts: prompts get ${tokens(n)} of a step${paceOf(by)}.`,
   first_token: () => "First token.",
   miss_too_short: (n) => `No more was cached: ${tokens(n)} fill no block.`,
   miss_differs: (n) => `No more was cached: from token ${n} on it differs from what is.`,
@@ -95,6 +99,10 @@ export function sentence({ event, number, other }) {
 
 function behind(by) {
   return by && `, behind${by}`;
+}
+
+function paceOf(by) {
+  return by ? `, so that${by} keeps its target` : ", so that running outputs keep their pace";
 }
 
 function forWhom(by) {

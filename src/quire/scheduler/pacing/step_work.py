@@ -1,6 +1,8 @@
-"""The work of a step, as counts: what the cost of a step is estimated from."""
+"""The work of a step, as counts: what the time of a step is estimated from."""
 
 from dataclasses import dataclass
+
+from quire.scheduler.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +29,17 @@ class StepWork:
     @property
     def num_tokens(self) -> int:
         return self.num_prefill_tokens + self.num_decode_tokens
+
+
+def work_of(step: Step) -> StepWork:
+    """Return the work of a step. A chunk of one token behind others decodes."""
+    chunks = step.chunks
+    num_prefill = num_decode = num_context = num_pairs = 0
+    for _, start, num_tokens, *_ in chunks:
+        if num_tokens == 1 and start:
+            num_decode += 1
+            num_context += start + 1
+        else:
+            num_prefill += num_tokens
+            num_pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
+    return StepWork(len(chunks), num_prefill, num_decode, num_context, num_pairs)

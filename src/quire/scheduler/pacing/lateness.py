@@ -1,0 +1,57 @@
+"""Finds the waiting requests that should let others by, so that most of them have their first token
+in time.
+
+The method is Moore's (An n job, one machine sequencing algorithm for minimizing the number of late
+jobs, Management Science 15, 1968): go through the queue; where a request would be late, the longest
+prompt up to it is left out.
+
+    targets 1 s, a second takes 1,000 tokens
+    600   500   200   300        the second would be late: 600 is left out, then all others are
+                                 in time
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from quire.scheduler.request import Request
+
+MAX_LOOKED_AT = 32
+"""So many requests at the head of the queue are looked at for each that is admitted."""
+UNDERCUT = 0.9
+"""A prompt should end within this share of its target: how fast prompts go is an estimate."""
+
+
+class LateRequest(NamedTuple):
+    """A request that would be late by so many seconds, or make another late, and is left out."""
+
+    request: Request
+    seconds: float
+
+
+def can_be_late(request: Request) -> bool:
+    """Return whether a waiting request has a target for a first token that it has not had."""
+    return request.new.target_ttft_s is not None and not request.num_outputs
+
+
+def late_requests(
+    waiting: Iterable[Request], ready_s: float, tokens_per_s: float
+) -> list[LateRequest]:
+    """Return those of the waiting requests, in their order, that are left out where the first may
+    begin at `ready_s` and prompts are computed at `tokens_per_s`."""
+    kept: list[tuple[float, int, Request]] = []
+    late = []
+    done_s = ready_s
+    for number, request in enumerate(waiting):
+        target_s = request.new.target_ttft_s
+        if target_s is None or request.is_late or not can_be_late(request):
+            continue
+        seconds = len(request.token_ids) / tokens_per_s
+        done_s += seconds
+        heappush(kept, (-seconds, number, request))
+        over_s = done_s - request.arrived_s - UNDERCUT * target_s
+        if over_s > 0:
+            longest = heappop(kept)
+            done_s += longest[0]
+            late.append(LateRequest(longest[2], over_s))
+    return late

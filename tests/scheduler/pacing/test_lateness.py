@@ -1,0 +1,124 @@
+"""Requests with targets for their first token: as many as can be are in time, and the others come
+all the same."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.block_table import BlockTable
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.pacing.lateness import UNDERCUT, late_requests
+from quire.scheduler.queue import LATE_SHARE
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
+from tests.scheduler.pacing.test_pace import TimedDriver, request
+
+RATE = 1000.0
+
+
+def table() -> BlockTable:
+    return KVCache(CacheConfig(2, 2)).open_table()
+
+
+def waiting(name: str, num_tokens: int, target_s: float | None) -> Request:
+    new = NewRequest(name, (1,) * num_tokens, Sampling(), Stopping(4), target_ttft_s=target_s)
+    return Request(new, table(), [1] * num_tokens, "", (0.0, int(name)))
+
+
+def in_time(chosen: tuple[Request, ...]) -> bool:
+    done_s = 0.0
+    for each in chosen:
+        done_s += len(each.token_ids) / RATE
+        assert each.new.target_ttft_s is not None
+        if done_s > UNDERCUT * each.new.target_ttft_s:
+            return False
+    return True
+
+
+@given(st.lists(st.tuples(st.integers(1, 900), st.floats(0.01, 2.0)), max_size=7))
+def test_as_many_as_can_be_are_in_time(asked: list[tuple[int, float]]) -> None:
+    by_target = sorted(asked, key=lambda each: each[1])
+    queue = [waiting(str(number), *each) for number, each in enumerate(by_target)]
+    late = [each.request for each in late_requests(queue, 0.0, RATE)]
+    kept = tuple(each for each in queue if each not in late)
+    assert in_time(kept)
+    most = max(
+        size
+        for size in range(len(queue) + 1)
+        if any(in_time(chosen) for chosen in combinations(queue, size))
+    )
+    assert len(kept) == most
+
+
+def test_who_has_no_target_or_is_late_already_is_not_looked_at() -> None:
+    queue = [waiting("1", 5000, None), waiting("2", 900, 1.0), waiting("3", 5000, 1.0)]
+    queue[2].is_late = True
+    assert late_requests(queue, 0.0, RATE) == []
+    (late,) = late_requests(queue, 0.5, RATE)
+    assert late.request is queue[1] and late.seconds == pytest.approx(0.5)
+
+
+def busy_driver() -> TimedDriver:
+    """A driver that knows how fast prompts go while others wait."""
+    driver = TimedDriver()
+    for number in range(8):
+        driver.add(request(f"learn{number}", 400, 2))
+    driver.finish()
+    driver.steps.clear()
+    return driver
+
+
+def first_chunks(driver: TimedDriver) -> list[str]:
+    return [each.request.id for step in driver.steps for each in step.new_requests]
+
+
+def test_a_long_prompt_lets_those_by_that_would_be_late() -> None:
+    driver = busy_driver()
+    driver.add(request("a", 200, 2, ttft_s=1.0))
+    driver.step()
+    driver.add(request("long", 6000, 2, ttft_s=1.0), request("b", 200, 2, ttft_s=1.0))
+    driver.finish()
+    assert first_chunks(driver) == ["a", "b", "long"]
+    (late,) = [e for e in driver.finishes["long"].timeline if e.reason is Reason.LATE]
+    assert late.number > 4000
+    assert driver.scheduler.stats.num_ttft_missed == 1
+
+
+def test_late_ones_are_not_held_back_for_ever() -> None:
+    driver = busy_driver()
+    driver.add(request("a", 200, 2, ttft_s=0.3), request("late", 2000, 2, ttft_s=0.3))
+    num_added, num_tokens = 0, 100
+    while "late" not in first_chunks(driver):
+        while num_added < 2 + driver.now / 0.09:
+            driver.add(request(f"next{num_added}", num_tokens, 2, ttft_s=0.3))
+            num_added += 1
+        driver.step()
+        assert num_added < 1000
+    num_passed = sum(name.startswith("next") for name in first_chunks(driver))
+    assert num_passed * num_tokens * LATE_SHARE <= num_tokens + 200
+    driver.finish()
+    assert "late" in driver.finishes
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2000), st.none() | st.floats(0.01, 2.0), st.integers(0, 4)),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_all_end_whatever_their_targets(asked: list[tuple[int, float | None, int]]) -> None:
+    driver = TimedDriver(400)
+    for number, (num_prompt, target_s, num_steps) in enumerate(asked):
+        new = request(f"r{number}", num_prompt, 3, ttft_s=target_s)
+        driver.add(new)
+        for _ in range(num_steps):
+            driver.step()
+    driver.finish()
+    stats = driver.scheduler.stats
+    num_targets = sum(target_s is not None for _, target_s, _ in asked)
+    assert len(driver.finishes) == len(asked)
+    assert stats.num_ttft_met + stats.num_ttft_missed == num_targets
