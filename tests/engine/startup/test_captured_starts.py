@@ -28,6 +28,7 @@ from tests.engine.startup.captured_starts import (
     texts_of,
 )
 from tests.interpreter import spare_the_interpreter
+from tests.long import long_but_for
 from tests.models.parallel.rank_processes import JOBS
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References, fidelity_prompts
 
@@ -194,6 +195,28 @@ def noted_launches() -> Iterator[list[dict[str, Any]]]:
 
     with patch.object(InterpretedFunction, "run", noted):
         yield launches
+
+
+@long_but_for(("qwen3_5_text",), "family", ("qwen3_5_text", "mamba", "kimi_linear"))
+def test_a_start_captures_decode_steps_with_recurrent_layers(
+    family: str, references: References
+) -> None:
+    """By Triton's kernels, as on a GPU: states are found again too, and padding leaves none."""
+    memory, gpu = MemoryConfig(kv_cache_tokens=4 * MAX_LEN, num_recurrent_states=20), StandInGPU()
+    config = config_of(references.checkpoint(family), ModelConfig(""), memory)
+    prompts = [prompt[:12] for prompt in asked()[:3]]
+    engine, facts = start(config, gpu)
+    assert (facts.decode, facts.prefill) == (WHOLE, not_graphs(CUDAGraphMode.FULL_DECODE_ONLY))
+    texts = texts_of(engine, prompts, NUM_NEW)
+    assert texts_of(engine, prompts, NUM_NEW) == texts
+    stats = engine.stats
+    engine.close()
+    assert stats.num_steps_full > 0 and gpu.num_replays > 0
+    eager = replace(config.model, cudagraph_mode=CUDAGraphMode.NONE)
+    engine, facts = start(replace(config, model=eager), StandInGPU())
+    assert (facts.decode, facts.prefill) == (LAUNCHED, LAUNCHED)
+    assert texts_of(engine, prompts, NUM_NEW) == texts
+    engine.close()
 
 
 def test_attention_is_compiled_for_one_block_size(references: References) -> None:

@@ -78,7 +78,9 @@ class LoadedModel:
         states = build_state_store(
             self.facts.recurrent, num_states, device=self.device, huge_pages=options.huge_pages
         )
-        kernels = choose_recurrent_kernels(self.device, self.kv_dtype, options.disabled)
+        kernels = choose_recurrent_kernels(
+            self.device, self.kv_dtype, [layer.state for layer in self.facts.recurrent], options
+        )
         return replace(model, states=states, kernels=kernels)
 
     def attention_name(self, options: KVOptions) -> str:
