@@ -118,8 +118,8 @@ FAULTS = (
         "recurrent-layers",
         "a state is decayed once more where a piece ends",
         "src/quire/models/recurrent/triton/scan_kernel.py",
-        "tl.store(states + target, state, inside & (write > 0))",
-        "tl.store(states + target, state * 0.99, inside & (write > 0))",
+        "(1, 4 * VECTOR)), state, inside & (write > 0))",
+        "(1, 4 * VECTOR)), state * 0.99, inside & (write > 0))",
     ),
     Fault(
         "graph-recurrent",

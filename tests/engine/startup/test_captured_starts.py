@@ -28,7 +28,6 @@ from tests.engine.startup.captured_starts import (
     texts_of,
 )
 from tests.interpreter import spare_the_interpreter
-from tests.long import long_but_for
 from tests.models.parallel.rank_processes import JOBS
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References, fidelity_prompts
 
@@ -197,12 +196,14 @@ def noted_launches() -> Iterator[list[dict[str, Any]]]:
         yield launches
 
 
-@long_but_for(("qwen3_5_text",), "family", ("qwen3_5_text", "mamba", "kimi_linear"))
+@pytest.mark.long  # test_recurrent_decode.py has captured steps in every run
+@pytest.mark.parametrize("family", ["qwen3_5_text", "mamba", "kimi_linear"])
 def test_a_start_captures_decode_steps_with_recurrent_layers(
     family: str, references: References
 ) -> None:
-    """By Triton's kernels, as on a GPU: states are found again too, and padding leaves none."""
-    memory, gpu = MemoryConfig(kv_cache_tokens=4 * MAX_LEN, num_recurrent_states=20), StandInGPU()
+    """By Triton's kernels, as on a GPU; a prompt that comes again goes on from its states."""
+    num_tokens, gpu = None if family == "mamba" else 4 * MAX_LEN, StandInGPU()
+    memory = MemoryConfig(kv_cache_tokens=num_tokens, num_recurrent_states=20)
     config = config_of(references.checkpoint(family), ModelConfig(""), memory)
     prompts = [prompt[:12] for prompt in asked()[:3]]
     engine, facts = start(config, gpu)

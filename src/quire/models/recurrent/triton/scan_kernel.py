@@ -78,8 +78,8 @@ def scan(
 ):
     """Write the outputs of a sequence for some rows of a head, and its states at the ends of its
     pieces. SHARED heads have B and C in common. IS_SELECTIVE: each row has its own step, and each
-    number of the state its own rate. States begin at multiples of VECTOR numbers. The grid is the
-    sequences, the heads, and slices of ROWS."""
+    number of the state its own rate. Their rows begin at multiples of VECTOR numbers. The grid is
+    the sequences, the heads, and slices of ROWS."""
     seq = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
@@ -92,9 +92,8 @@ def scan(
     in_head = row < HEAD_SIZE
     inside = in_head[:, None] & (column < STATE_SIZE)[None, :]
     place = (head * HEAD_SIZE + row)[:, None] * STATE_SIZE + column[None, :]
-    source = tl.multiple_of(read.to(tl.int64) * state_stride, VECTOR) + place
-    states = tl.multiple_of(states, 4 * VECTOR)
-    state = tl.load(states + source, inside & (read > 0), 0)
+    source = states + read.to(tl.int64) * state_stride + place
+    state = tl.load(tl.multiple_of(source, (1, 4 * VECTOR)), inside & (read > 0), 0)
     if IS_SELECTIVE:
         rate = tl.load(rates + place, inside, 0)
     else:
@@ -159,5 +158,5 @@ def scan(
             tl.store(target, found.to(STORED), in_head)
         begin = stop
         write = tl.load(writes + index)
-        target = tl.multiple_of(write.to(tl.int64) * state_stride, VECTOR) + place
-        tl.store(states + target, state, inside & (write > 0))
+        target = states + write.to(tl.int64) * state_stride + place
+        tl.store(tl.multiple_of(target, (1, 4 * VECTOR)), state, inside & (write > 0))
