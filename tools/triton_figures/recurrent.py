@@ -107,6 +107,7 @@ def _program(
         launch.values,
         launch.num_warps,
         unaligned=frozenset(kernel.arg_names),
+        max_registers=launch.max_registers,
     )
 
 

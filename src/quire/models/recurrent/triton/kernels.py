@@ -55,8 +55,7 @@ class TritonRecurrentKernels:
             convolve[(num_seqs, launch.num_tiles)](
                 *(rows, weight.contiguous(), None if bias is None else bias.contiguous()),
                 *(states, out, *_of(pieces), rows.stride(0), states.stride(0)),
-                **launch.values,
-                num_warps=launch.num_warps,
+                **launch.options,
                 enable_fp_fusion=False,  # both tiles round alike
             )
         return out
@@ -112,8 +111,7 @@ class TritonRecurrentKernels:
         if num_heads:
             norm_heads[(cdiv(num_heads, norm.values["AT_ONCE"]),)](
                 *(found, gate, weights.norm, out, weights.epsilon, num_heads, gate.stride(0)),
-                **norm.values,
-                num_warps=norm.num_warps,
+                **norm.options,
             )
         return out
 
@@ -148,8 +146,7 @@ def _launch_rule(
             *(*rows, bias, rates, states, out, *_of(pieces)),
             *(each.stride(0) for each in (*rows, states)),
             scale,
-            **launch.values,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
 
 
@@ -162,8 +159,7 @@ def _scan(sizes: ScanSizes, inputs: ScanInputs, states: Tensor, pieces: Pieces) 
         scan[(num_seqs, sizes.heads, launch.num_tiles)](
             *(rows, steps, inputs.rates.contiguous(), b, c, skip, states, out, *_of(pieces)),
             *(each.stride(0) for each in (rows, steps, b, c, states)),
-            **launch.values,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
     return out
 

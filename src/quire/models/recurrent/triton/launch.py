@@ -7,6 +7,7 @@ import torch
 from triton import next_power_of_2
 
 from quire.models.attention.triton.launch import DTYPES
+from quire.models.triton_device import is_interpreted
 
 ROW_SECTOR = 8
 """Neighbouring numbers in float32 that a GPU reads at once."""
@@ -14,15 +15,30 @@ RULE_NUMBERS, SCAN_NUMBERS, SELECTIVE_NUMBERS = 1024, 1024, 512
 """Numbers of a state per warp: as registers of a thread, 32 or 16."""
 MAX_COLUMNS = 32
 NORM_NUMBERS = 1024
+CHANNEL_REGISTERS = 168
+"""The registers of a thread where each channel has its decay. Left alone the assembler spills some
+for the sake of 16 programs at once; these are 12."""
 
 
 class Launch(NamedTuple):
     """The `tl.constexpr` arguments of a kernel, the warps of a program, and the tiles of the last
-    dimension of its grid."""
+    dimension of its grid. `max_registers` are those that a thread may have, None to leave it to the
+    assembler."""
 
     values: dict[str, object]
     num_warps: int
     num_tiles: int
+    max_registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Return the keyword arguments of the launch. The interpreter has no registers."""
+        bounded = self.max_registers is not None and not is_interpreted()
+        return {
+            **self.values,
+            "num_warps": self.num_warps,
+            **({"maxnreg": self.max_registers} if bounded else {}),
+        }
 
 
 class RuleSizes(NamedTuple):
@@ -84,7 +100,8 @@ def rule_launch(
         "STORED": DTYPES[dtype],
     }
     num_warps = max(1, rows * columns // RULE_NUMBERS)
-    return Launch(values, num_warps, -(-sizes.value_size // columns))
+    bound = CHANNEL_REGISTERS if is_by_channel and num_warps == 1 else None
+    return Launch(values, num_warps, -(-sizes.value_size // columns), bound)
 
 
 def norm_launch(heads: int, size: int, dtype: torch.dtype, *, is_product_rounded: bool) -> Launch:
