@@ -138,6 +138,6 @@ def crossings_of_a_step(family: str, references: References) -> int:
     return num
 
 
-@long_but_for(FAMILIES, "family", SERVED)
+@long_but_for(FAMILIES.keys() & SERVED.keys(), "family", SERVED)
 def test_a_step_can_be_recorded(family: str, references: References) -> None:
     assert crossings_of_a_step(family, references) == 0
