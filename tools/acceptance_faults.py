@@ -115,6 +115,20 @@ FAULTS = (
         "weight_at = (expert.to(tl.int64) ^ 1) * EXPERT_STRIDE",
     ),
     Fault(
+        "recurrent-layers",
+        "a state is decayed once more where a piece ends",
+        "src/quire/models/recurrent/triton/scan_kernel.py",
+        "(1, 4 * VECTOR)), state, inside & (write > 0))",
+        "(1, 4 * VECTOR)), state * 0.99, inside & (write > 0))",
+    ),
+    Fault(
+        "graph-recurrent",
+        "a request of a captured step goes on from the null state",
+        GRAPHS,
+        "            buffer[:count].copy_(ids)\n",
+        "            buffer[:count].copy_(ids if buffer is self.state_writes else 0 * ids)\n",
+    ),
+    Fault(
         "grouped-products",
         "numbers are multiplied by the scales of the first group",
         "src/quire/models/layers/triton/grouped_kernel.py",

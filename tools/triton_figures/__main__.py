@@ -24,9 +24,10 @@ from tools.triton_figures.grouped import GROUPED
 from tools.triton_figures.layers import BETWEEN_LINEARS
 from tools.triton_figures.measure import SM, Figures, assembler, measure
 from tools.triton_figures.program import Case, Kernels
+from tools.triton_figures.recurrent import RECURRENT
 from tools.triton_figures.sampling import SAMPLING
 
-ALL_KERNELS = (ATTENTION, EXPERTS, BETWEEN_LINEARS, GROUPED, SAMPLING, COPIES)
+ALL_KERNELS = (ATTENTION, EXPERTS, BETWEEN_LINEARS, GROUPED, RECURRENT, SAMPLING, COPIES)
 NUM_SMS = 100
 """Any number will do: no program depends on it."""
 ABOUT = """\

@@ -31,6 +31,8 @@ REHEARSED_LEN = 24
 LEAST_SEGMENT_BYTES = 20 << 20
 """The most of a segment that torch keeps for one tensor in use of a MiB or more."""
 FAMILY = "llama"
+RECURRENT = ("qwen3_5_text", "mamba2", "mamba")
+"""Gated delta nets beside attention, and models that have states alone."""
 
 
 class Subject(NamedTuple):
@@ -58,6 +60,11 @@ def check_gpt_oss(place: Place) -> Iterator[Finding]:
 
 def check_deepseek(place: Place) -> Iterator[Finding]:
     yield from _check_family("deepseek_v3", place)
+
+
+def check_recurrent(place: Place) -> Iterator[Finding]:
+    for family in RECURRENT[:1] if place.is_rehearsal else RECURRENT:
+        yield from _check_family(family, place)
 
 
 def check_long_rope(place: Place) -> Iterator[Finding]:
@@ -143,7 +150,10 @@ def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _l
     paging = Paging(num_seqs, MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
     paging = paging.on(str(place.device))
     launched = loaded.attach(
-        paging.num_blocks, BLOCK_SIZE, KVOptions(attention=AttentionBackendName.TRITON)
+        paging.num_blocks,
+        BLOCK_SIZE,
+        KVOptions(attention=AttentionBackendName.TRITON),
+        num_states=paging.num_states,
     )
     limits = DecodeLimits(num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(tables))
     assert isinstance(launched.backend, ReplayableBackend)
@@ -174,8 +184,11 @@ def _compare(subject: Subject, count: int, *, seed: int, what: str) -> Finding:
     contexts = [(seq, 0, text[:-1]) for seq, text in enumerate(texts)]
     subject.launched.forward(subject.paging.batch(contexts))
     step = [(seq, len(text) - 1, text[-1:]) for seq, text in enumerate(texts)]
-    batch = subject.paging.batch(step)
+    batch, states = subject.paging.batch(step), subject.launched.states
+    before = None if states is None else states.rows.clone()
     found = subject.replayed.forward(batch).double()  # before the other writes the same K and V
+    if states is not None and before is not None:
+        states.rows.copy_(before)
     expected = subject.launched.forward(batch).double()
     worst = _largest_share(found - expected, 2 * subject.error * expected.abs().max())
     fault = None if worst <= 1 else f"{worst:.3g} times as far off as rounding explains"

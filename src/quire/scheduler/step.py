@@ -183,9 +183,9 @@ class Stats(NamedTuple):
     `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
     by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
-    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states. First tokens of
-    requests with a target came within it (`num_ttft_met`) or not, and so did later ones
-    (`num_itl_*`).
+    and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
+    First tokens of requests with a target came within it (`num_ttft_met`) or not, and so did later
+    ones (`num_itl_*`).
     """
 
     num_running: int

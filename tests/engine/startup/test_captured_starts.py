@@ -196,6 +196,30 @@ def noted_launches() -> Iterator[list[dict[str, Any]]]:
         yield launches
 
 
+@pytest.mark.long  # test_recurrent_decode.py has captured steps in every run
+@pytest.mark.parametrize("family", ["qwen3_5_text", "mamba", "kimi_linear"])
+def test_a_start_captures_decode_steps_with_recurrent_layers(
+    family: str, references: References
+) -> None:
+    """By Triton's kernels, as on a GPU; a prompt that comes again goes on from its states."""
+    num_tokens, gpu = None if family == "mamba" else 4 * MAX_LEN, StandInGPU()
+    memory = MemoryConfig(kv_cache_tokens=num_tokens, num_recurrent_states=20)
+    config = config_of(references.checkpoint(family), ModelConfig(""), memory)
+    prompts = [prompt[:12] for prompt in asked()[:3]]
+    engine, facts = start(config, gpu)
+    assert (facts.decode, facts.prefill) == (WHOLE, not_graphs(CUDAGraphMode.FULL_DECODE_ONLY))
+    texts = texts_of(engine, prompts, NUM_NEW)
+    assert texts_of(engine, prompts, NUM_NEW) == texts
+    stats = engine.stats
+    engine.close()
+    assert stats.num_steps_full > 0 and gpu.num_replays > 0
+    eager = replace(config.model, cudagraph_mode=CUDAGraphMode.NONE)
+    engine, facts = start(replace(config, model=eager), StandInGPU())
+    assert (facts.decode, facts.prefill) == (LAUNCHED, LAUNCHED)
+    assert texts_of(engine, prompts, NUM_NEW) == texts
+    engine.close()
+
+
 def test_attention_is_compiled_for_one_block_size(references: References) -> None:
     model = ModelConfig("", cudagraph_mode=CUDAGraphMode.NONE)
     with noted_launches() as launches:

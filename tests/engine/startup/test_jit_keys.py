@@ -20,6 +20,9 @@ CASES = (
     ("gpt_oss", CUDAGraphMode.NONE),
     ("llama", CUDAGraphMode.NONE),
     ("gpt_oss", CUDAGraphMode.FULL_AND_PIECEWISE),
+    ("qwen3_5_text", CUDAGraphMode.FULL_AND_PIECEWISE),
+    ("jamba", CUDAGraphMode.NONE),
+    ("bamba", CUDAGraphMode.NONE),
 )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.batch import Batch
 from quire.models.config import KVOptions
 from quire.models.experts.replacement import replace_experts
@@ -48,9 +49,11 @@ class Scale(NamedTuple):
 PLAIN = Scale(6, MAX_LEN, 80, 5)
 EXPERTS = Scale(3, 9, 8, 1)
 """Experts are Triton's kernels, as on a GPU: an interpreter takes its time."""
+STATES = Scale(3, 24, 40, 3)
 FAMILIES = {
     **dict.fromkeys(("llama", "gemma2"), PLAIN),
     **dict.fromkeys(("gpt_oss", "llama4_text", "deepseek_v3"), EXPERTS),
+    **dict.fromkeys(("qwen3_5_text", "mamba", "mamba2", "kimi_linear", "lfm2"), STATES),
 }
 
 
@@ -67,17 +70,21 @@ class Subject(NamedTuple):
 
     @property
     def stored(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values as both keep them."""
+        """Keys, values and states as both keep them."""
         stores = self.launched.store, self.store.store
         kept = [[*each.keys, *(v for v in each.values if v is not None)] for each in stores]
-        return [(one.elements, other.elements) for one, other in zip(*kept, strict=True)]
+        found = [(one.elements, other.elements) for one, other in zip(*kept, strict=True)]
+        states = self.launched.states, self.store.states
+        rows = [each.rows[NULL_STATE + 1 :] for each in states if each is not None]
+        return [*found, (rows[0], rows[1])] if rows else found
 
 
 def in_pieces(loaded: LoadedModel, device: StandInDevice, scale: Scale = PLAIN) -> Subject:
     tables = loaded.facts.layout(KVOptions()).tables
     paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, tables=tables)
-    launched = loaded.attach(paging.num_blocks, BLOCK_SIZE)
-    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
+    launched, model = (
+        loaded.attach(paging.num_blocks, BLOCK_SIZE, num_states=paging.num_states) for _ in range(2)
+    )
     buffers = PieceBuffers(PieceLimits(scale.max_tokens, scale.num_seqs), CPU)
     found = record_pieces(model, buffers, device, ignore_progress)
     return Subject(launched, with_recorded(model, found), model, paging, found, device)
@@ -90,7 +97,7 @@ def loaded_family(family: str, references: References) -> LoadedModel:
 
 
 def same_step(subject: Subject, batch: Batch, folder: Path) -> None:
-    """Compute a step both ways, and see that logits, keys and values are the same."""
+    """Compute a step both ways, and see that logits, keys, values and states are the same."""
     found, expected = subject.model.forward(batch).clone(), subject.launched.forward(batch)
     assert found.shape == expected.shape
     if len(expected):
@@ -119,7 +126,10 @@ def some_steps(seed: int, scale: Scale) -> list[list[Chunk]]:
     return steps
 
 
-@long_but_for(["llama", "gemma2", "deepseek_v3"], "family", FAMILIES)
+IN_EVERY_RUN = ("llama", "gemma2", "deepseek_v3", "qwen3_5_text", "mamba", "mamba2")
+
+
+@long_but_for(IN_EVERY_RUN, "family", FAMILIES)
 def test_steps_in_pieces_say_and_keep_what_launched_steps_do(
     family: str, references: References
 ) -> None:

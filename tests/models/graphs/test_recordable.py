@@ -3,7 +3,7 @@ for the device, and nothing comes from the host. Shown on `meta`, by families; t
 are computed as ever.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.crossings import HostTransferDetector
 from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
 from quire.models.loading.loaded_model import LoadedModel
+from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights, ScanInputs
+from quire.models.recurrent.pieces import Pieces
 from tests.long import long_but_for
 from tests.models.driver import load
 from tests.models.families import SERVED
@@ -23,8 +25,6 @@ from tests.models.representatives import FAMILIES
 
 META = torch.device("meta")
 """Its tensors have shapes and no values: what needs a value raises."""
-RECORDED = tuple(name for name, family in SERVED.items() if "state" not in family.attention)
-"""Steps of models with states are never recorded."""
 MAX_SEQS = 3
 
 
@@ -46,6 +46,59 @@ class Shapes:
         return query.new_empty(len(query), query.shape[1], layer.v_head_size)
 
 
+class StateShapes:
+    """Recurrent kernels as far as shapes go."""
+
+    is_replayable = True
+
+    def causal_conv(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        states: Tensor,
+        pieces: Pieces,
+        *,
+        is_activated: bool,
+    ) -> Tensor:
+        assert rows.is_meta and weight.is_meta
+        return rows.new_empty(rows.shape)
+
+    def gated_delta_rule(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        decay: Tensor,
+        beta: Tensor,
+        states: Tensor,
+        pieces: Pieces,
+    ) -> Tensor:
+        assert all(each.is_meta for each in (query, key, value, decay, beta))
+        return value.new_empty(value.shape)
+
+    def gated_delta_net(
+        self,
+        inputs: DeltaNetInputs,
+        weights: DeltaNetWeights,
+        states: tuple[Tensor, Tensor],
+        pieces: Pieces,
+    ) -> Tensor:
+        assert all(each.is_meta for each in inputs)
+        return inputs.gate.new_empty(inputs.gate.shape)
+
+    def state_space(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        return _scanned(inputs)
+
+    def selective_scan(self, inputs: ScanInputs, states: Tensor, pieces: Pieces) -> Tensor:
+        return _scanned(inputs)
+
+
+def _scanned(inputs: ScanInputs) -> Tensor:
+    assert all(each.is_meta for each in inputs if each is not None)
+    return inputs.rows.new_empty(inputs.rows.shape)
+
+
 def without_values(loaded: LoadedModel) -> None:
     """As on a GPU, by grouped products of experts, which know every dtype."""
     replace_experts(loaded.module)
@@ -65,7 +118,7 @@ def without_values(loaded: LoadedModel) -> None:
 def crossings_of_a_step(family: str, references: References) -> int:
     loaded = load(references.checkpoint(family))
     without_values(loaded)
-    model = loaded.attach(1, BLOCK_SIZE)
+    model = replace(loaded.attach(1, BLOCK_SIZE, num_states=2), kernels=StateShapes())
     tables = loaded.facts.layout(KVOptions()).tables
     limits = DecodeLimits(MAX_SEQS, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(tables))
     buffers = Buffers(limits, META)
@@ -74,13 +127,17 @@ def crossings_of_a_step(family: str, references: References) -> int:
         ids, positions = buffers.input_ids[:size], buffers.positions[:size]
         with HostTransferDetector(META.type) as crossings:
             logits = model.compute(
-                ids, positions, buffers.logits_indices[:rows], Shapes(buffers.inputs(size))
+                ids,
+                positions,
+                buffers.logits_indices[:rows],
+                Shapes(buffers.inputs(size)),
+                buffers.pieces(size),
             )
         assert logits.is_meta and logits.shape == (rows, model.vocab_size)
         num += len(crossings.places)
     return num
 
 
-@long_but_for(FAMILIES.keys() & set(RECORDED), "family", RECORDED)
+@long_but_for(FAMILIES.keys() & SERVED.keys(), "family", SERVED)
 def test_a_step_can_be_recorded(family: str, references: References) -> None:
     assert crossings_of_a_step(family, references) == 0

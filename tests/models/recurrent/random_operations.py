@@ -79,11 +79,11 @@ def convolution(
         return (normal(generator, num_tokens, channels).to(dtype),)
 
     def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
-        dtype = inputs[0].dtype
+        rows = inputs[0]
         return kernels.causal_conv(
-            inputs[0],
-            weight.to(dtype),
-            bias.to(dtype) if has_bias else None,
+            rows,
+            weight.to(rows),
+            bias.to(rows) if has_bias else None,
             states,
             pieces,
             is_activated=is_activated,
@@ -141,10 +141,14 @@ def delta_net(
         )
 
     def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
-        dtype, tail = inputs[0].dtype, channels * (width - 1)
-        used = weights._replace(convolution=weights.convolution.to(dtype))
-        if not is_wide:
-            used = used._replace(norm=weights.norm.to(dtype), log_rates=weights.log_rates.to(dtype))
+        rows, tail = inputs[0], channels * (width - 1)
+        wide = weights.norm.to(rows.device)
+        used = weights._replace(
+            convolution=weights.convolution.to(rows),
+            log_rates=weights.log_rates.to(wide if is_wide else rows),
+            step_bias=weights.step_bias.to(wide),
+            norm=wide if is_wide else wide.to(rows),
+        )
         parts = (
             torch.unflatten(states[:, :tail], 1, (channels, width - 1)),
             torch.unflatten(states[:, tail:], 1, (heads, key_size, value_size)),
@@ -172,7 +176,9 @@ def state_space(
 
     def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
         rows, steps, b, c = inputs
-        return kernels.state_space(ScanInputs(rows, steps, rates, b, c, skip), states, pieces)
+        own = None if skip is None else skip.to(steps)
+        scan = ScanInputs(rows, steps, rates.to(steps), b, c, own)
+        return kernels.state_space(scan, states, pieces)
 
     shape = (heads, head_size, state_size)
     return RandomOperation("state space", shape, draw_rows, apply, state_size + 1)
@@ -193,7 +199,9 @@ def selective_scan(channels: int, state_size: int, *, has_skip: bool) -> RandomO
 
     def apply(kernels: RecurrentKernels, inputs: Inputs, states: Tensor, pieces: Pieces) -> Tensor:
         rows, steps, b, c = inputs
-        return kernels.selective_scan(ScanInputs(rows, steps, rates, b, c, skip), states, pieces)
+        own = None if skip is None else skip.to(steps)
+        scan = ScanInputs(rows, steps, rates.to(steps), b, c, own)
+        return kernels.selective_scan(scan, states, pieces)
 
     shape = (channels, state_size)
     return RandomOperation("selective scan", shape, draw_rows, apply, state_size + 1)

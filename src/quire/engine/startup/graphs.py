@@ -19,6 +19,7 @@ from quire.models.hf import HFModel
 
 EAGER = "eager"
 GRAPHS = "cuda_graphs"
+ATTENTION = "its attention asks the host"
 RECURRENT = "its recurrent layers ask the host"
 
 
@@ -32,8 +33,8 @@ class RecordedModel(NamedTuple):
 
 
 def kinds_of(config: ModelConfig, *, is_replayable: bool) -> GraphKinds:
-    """Return which steps are recorded on a GPU: whole ones only with attention that
-    `is_replayable`, which reads all of its inputs from the device."""
+    """Return which steps are recorded on a GPU: whole ones only with attention and recurrent layers
+    that are replayable, which read all of their inputs from the device."""
     mode = _mode(config)
     return GraphKinds(decode=mode.has_full and is_replayable, pieces=mode.has_pieces)
 
@@ -42,16 +43,24 @@ def kinds_to_record(
     config: ModelConfig, model: HFModel | LeadingModel, device: GraphDevice | None
 ) -> GraphKinds:
     """Return which steps of `model`, of which nothing is recorded yet, are recorded; none without
-    a `device` that captures, and none with recurrent layers."""
-    own = model.model if isinstance(model, LeadingModel) else model
-    if device is None or _is_recurrent(own):
+    a `device` that captures."""
+    if device is None:
         return GraphKinds()
-    is_replayable = isinstance(own, HFModel) and isinstance(own.backend, ReplayableBackend)
-    return kinds_of(config, is_replayable=is_replayable)
+    own = _own(model)
+    attends_on_device = own is not None and isinstance(own.backend, ReplayableBackend)
+    return kinds_of(config, is_replayable=attends_on_device and not _recurrence_asks(own))
 
 
-def _is_recurrent(model: object) -> bool:
-    return isinstance(model, HFModel) and model.states is not None
+def _own(model: HFModel | LeadingModel) -> HFModel | None:
+    """Return the model of this process, of which nothing is recorded; None for one that is."""
+    own = model.model if isinstance(model, LeadingModel) else model
+    return own if isinstance(own, HFModel) else None
+
+
+def _recurrence_asks(model: HFModel | None) -> bool:
+    """Return whether the kernels of its recurrent layers ask the host, if it has such."""
+    kernels = None if model is None else model.kernels
+    return kernels is not None and not kernels.is_replayable
 
 
 def with_graphs(
@@ -66,8 +75,8 @@ def with_graphs(
     if device is None:
         return RecordedModel(model, EAGER, EAGER)
     kinds = kinds_to_record(config, model, device)
-    reasons = (RECURRENT,) * 2 if _is_recurrent(model) else _why_not(config)
-    decode, pieces = (CaptureResult(None, why_not=why) for why in reasons)
+    asks = RECURRENT if _recurrence_asks(_own(model)) else ATTENTION
+    decode, pieces = (CaptureResult(None, why_not=why) for why in _why_not(config, asks))
     if not any(kinds):
         return RecordedModel(model, *launch_words(decode, pieces))
     graph_plan = _graph_plan(kinds, plan)
@@ -109,13 +118,13 @@ def _mode(config: ModelConfig) -> CUDAGraphMode:
     return CUDAGraphMode.NONE if config.enforce_eager else config.cudagraph_mode
 
 
-def _why_not(config: ModelConfig) -> tuple[str, str]:
-    """Return why steps of one token a request, and the others, are not recorded, if they are
-    not."""
+def _why_not(config: ModelConfig, asks: str) -> tuple[str, str]:
+    """Return why steps of one token a request, and the others, are not recorded, if they are not;
+    `asks` says what asks the host."""
     mode, option = _mode(config), f"--cudagraph-mode {config.cudagraph_mode}"
     if config.enforce_eager:
         return ("--enforce-eager",) * 2
-    return "its attention asks the host" if mode.has_full else option, option
+    return asks if mode.has_full else option, option
 
 
 def _eager(recorded: CaptureResult) -> str:

@@ -20,6 +20,7 @@ from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
 from quire.engine.startup.state_plan import StateDemand
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
+from quire.models.graphs.piece_recurrence import MOST_OPERATIONS
 from quire.models.graphs.sizes import GraphKinds, piece_bytes, record_bytes
 from quire.models.loading.loaded_model import LoadedModel
 
@@ -120,9 +121,10 @@ class Sizing:
         return replace(footprint, num_states=demand.num_states(left))
 
     def _graph_bytes(self, recorded: GraphKinds, token_bytes: int) -> int:
-        limits, num_layers = self.limits, self.model.facts.num_layers
+        limits, facts = self.limits, self.model.facts
         decode = record_bytes(limits.max_num_seqs, token_bytes)
-        pieces = piece_bytes(limits.max_step_tokens, num_layers, token_bytes)
+        num_cuts = facts.num_layers + MOST_OPERATIONS * len(facts.recurrent)
+        pieces = piece_bytes(limits.max_step_tokens, num_cuts, token_bytes)
         return recorded.decode * decode + recorded.pieces * pieces
 
     def plan(self, footprint: Footprint, memories: Memories) -> KVPlan:

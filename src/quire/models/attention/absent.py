@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from quire.models.attention.triton.inputs import StepInputs
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 
@@ -12,6 +13,9 @@ class NoAttention:
     name = "none"
 
     def begin(self, batch: Batch) -> "NoAttention":
+        return self
+
+    def over(self, inputs: StepInputs) -> "NoAttention":
         return self
 
     def attend(

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.cache.states.state_use import NULL_STATE
 from quire.models.attention.triton.inputs import StepBounds, StepInputs
 from quire.models.batch import Batch
+from quire.models.recurrent.pieces import Pieces
 
 NO_SLOT = -1
 
@@ -40,6 +42,8 @@ class Buffers:
         tables = (*rows, limits.max_num_blocks)
         self.block_tables = torch.zeros(tables, dtype=torch.int32, device=device)
         self.logits_indices = torch.arange(size, device=device)
+        self.state_reads = torch.full_like(self.context_lens, NULL_STATE)
+        self.state_writes = torch.full_like(self.context_lens, NULL_STATE)
 
     def inputs(self, size: int) -> StepInputs:
         return StepInputs(
@@ -54,6 +58,11 @@ class Buffers:
                 longest_chunk=1,
             ),
         )
+
+    def pieces(self, size: int) -> Pieces:
+        """Return a piece for each request: those of padding read and write the null state."""
+        places = self._counts[: size + 1]
+        return Pieces(places, self.state_reads[:size], self.state_writes[:size], places)
 
     def fill(self, batch: Batch, size: int) -> None:
         """Copy in a step of at most `size` requests of one token each, on the device.
@@ -71,3 +80,11 @@ class Buffers:
             self.slots[index, :count].copy_(slots)
             self.slots[index, count:size].fill_(NO_SLOT)
             self.block_tables[index, :count, : table.shape[1]].copy_(table)
+        if batch.pieces is not None:
+            self._fill_states(batch.pieces, size)
+
+    def _fill_states(self, pieces: Pieces, size: int) -> None:
+        count = len(pieces.writes)
+        for buffer, ids in ((self.state_reads, pieces.reads), (self.state_writes, pieces.writes)):
+            buffer[:count].copy_(ids)
+            buffer[count:size].fill_(NULL_STATE)

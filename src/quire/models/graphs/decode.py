@@ -78,6 +78,7 @@ class _Decode:
             buffers.positions[:size],
             buffers.logits_indices[:size],
             self._backend.over(buffers.inputs(size)),
+            buffers.pieces(size),
         )
         if self._logits is None:
             self._logits = logits.new_empty(len(buffers.input_ids), logits.shape[1])

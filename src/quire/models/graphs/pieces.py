@@ -1,9 +1,10 @@
-"""Steps with prefill as CUDA graphs: everything but attention is captured, in pieces from one
-layer's attention to the next's, for each of a list of step sizes in tokens. Attention depends on
-how a step is made up of chunks, and is launched between the pieces.
+"""Steps with prefill as CUDA graphs: everything but attention and recurrences is captured, in
+pieces from one layer's attention to the next's, for each of a list of step sizes in tokens. Both
+depend on how a step is made up of chunks, and are launched between the pieces.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.graphs.capture import Cut, GraphDevice, Recording
 from quire.models.graphs.piece_attention import PieceAttention
+from quire.models.graphs.piece_recurrence import CuttingKernels, PieceRecurrence, no_pieces
 from quire.models.graphs.recorded import CaptureKind, CaptureResult, record
 from quire.models.graphs.sizes import num_piece_rows, piece_ladder
 from quire.models.hf import HFModel
@@ -48,6 +50,13 @@ class PieceBuffers:
         _fill(self.logits_indices[:rows], batch.logits_indices)
 
 
+class Between(NamedTuple):
+    """The operations between the pieces of a step."""
+
+    attention: PieceAttention
+    recurrence: PieceRecurrence
+
+
 class PieceGraphs:
     """Implements `ReplayedSteps` for steps of any chunks.
 
@@ -60,13 +69,13 @@ class PieceGraphs:
     def __init__(
         self,
         backend: AttentionBackend,
-        attention: PieceAttention,
+        between: Between,
         buffers: PieceBuffers,
         recordings: Mapping[int, Recording],
         logits: Tensor,
     ) -> None:
         self._backend = backend
-        self._attention = attention
+        self._attention, self._recurrence = between
         self._buffers = buffers
         self._recordings = recordings
         self._sizes = sorted(recordings)
@@ -79,10 +88,12 @@ class PieceGraphs:
             return None
         self._buffers.fill(batch, size)
         self._attention.begin(self._backend.begin(batch), len(batch.positions))
+        self._recurrence.begin(batch.pieces, len(batch.positions))
         try:
             self._recordings[size].replay()
         finally:
             self._attention.end()
+            self._recurrence.end()
         return self._logits[:num_rows]
 
     def _size(self, num_tokens: int, num_rows: int) -> int | None:
@@ -104,17 +115,24 @@ class _Pieces:
     def __init__(self, model: HFModel, buffers: PieceBuffers) -> None:
         self._model = model
         self._buffers = buffers
-        self._attention = PieceAttention(len(buffers.input_ids))
+        largest = len(buffers.input_ids)
+        self._between = Between(PieceAttention(largest), PieceRecurrence(largest))
+        self._no_pieces = no_pieces(model.device)
         self._logits: Tensor | None = None
 
     def run(self, size: int, cut: Cut) -> None:
-        """Compute a step of `size` tokens, which is cut at the attention of each layer."""
-        buffers, rows = self._buffers, self._buffers.num_rows(size)
-        logits = self._model.compute(
+        """Compute a step of `size` tokens, which is cut at the attention of each layer, and at each
+        recurrent operation."""
+        buffers, rows, model = self._buffers, self._buffers.num_rows(size), self._model
+        if model.kernels is not None:
+            cutting = CuttingKernels(model.kernels, self._between.recurrence, cut)
+            model = replace(model, kernels=cutting)
+        logits = model.compute(
             buffers.input_ids[:size],
             buffers.positions[:size],
             buffers.logits_indices[:rows],
-            self._attention.cutting(size, cut),
+            self._between.attention.cutting(size, cut),
+            self._no_pieces,
         )
         if self._logits is None:
             self._logits = logits.new_empty(len(buffers.logits_indices), logits.shape[1])
@@ -122,8 +140,8 @@ class _Pieces:
 
     def graphs(self, recordings: Mapping[int, Recording]) -> PieceGraphs:
         assert self._logits is not None, "steps were computed"
-        model = self._model
-        return PieceGraphs(model.backend, self._attention, self._buffers, recordings, self._logits)
+        backend, buffers = self._model.backend, self._buffers
+        return PieceGraphs(backend, self._between, buffers, recordings, self._logits)
 
 
 @torch.inference_mode()

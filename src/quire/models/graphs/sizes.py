@@ -49,14 +49,16 @@ def num_piece_rows(size: int, max_num_seqs: int) -> int:
     return min(max_num_seqs, MAX_PIECE_ROWS, size - 1)
 
 
-def piece_bytes(max_num_tokens: int, num_layers: int, token_bytes: int) -> int:
+def piece_bytes(max_num_tokens: int, num_cuts: int, token_bytes: int) -> int:
     """Return the bytes that capturing pieces takes: graphs, activations of the largest step, and as
-    much again for the inputs and outputs of attention and kept logits, which are parts of them.
+    much again for the inputs and outputs of what is launched between pieces and kept logits, which
+    are parts of them.
 
-    `token_bytes` are a token's activations and logits.
+    `num_cuts` are the places where a step is cut. `token_bytes` are a token's activations and
+    logits.
     """
     sizes = piece_ladder(max_num_tokens)
-    graphs = len(sizes) * (num_layers + 1) * PIECE_BYTES
+    graphs = len(sizes) * (num_cuts + 1) * PIECE_BYTES
     return graphs + 2 * max(sizes, default=0) * token_bytes
 
 

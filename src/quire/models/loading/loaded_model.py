@@ -85,7 +85,9 @@ class LoadedModel:
             huge_pages=options.huge_pages,
             num_host_states=num_host_states,
         )
-        kernels = choose_recurrent_kernels(self.device, self.kv_dtype, options.disabled)
+        kernels = choose_recurrent_kernels(
+            self.device, self.kv_dtype, [layer.state for layer in self.facts.recurrent], options
+        )
         state_copier = build_state_copier(states, self.device)
         return replace(model, states=states, kernels=kernels, state_copier=state_copier)
 

@@ -65,7 +65,14 @@ class ShortConvWeights(NamedTuple):
 class RecurrentKernels(Protocol):
     """Operations over T packed rows; `states` [num_states, ...] are float32 and updated as `pieces`
     say. Their first dimension may have any stride; the others are contiguous. Inputs are of the
-    model's dtype unless stated otherwise, and so are results."""
+    model's dtype unless stated otherwise, and so are results.
+
+    is_replayable: whether the numbers of `pieces` are read on the device alone, so that a step can
+        be captured. A piece that writes the null state is then padding, and leaves no state.
+    """
+
+    @property
+    def is_replayable(self) -> bool: ...
 
     def causal_conv(
         self,

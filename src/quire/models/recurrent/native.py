@@ -19,6 +19,8 @@ class NativeRecurrentKernels:
     that lie outside of the rows and for states that do not exist; nothing has been written then.
     """
 
+    is_replayable = False
+
     def __init__(self, library: Library) -> None:
         self._calls = NativeCalls(library)
 

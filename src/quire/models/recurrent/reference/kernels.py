@@ -15,6 +15,8 @@ class ReferenceKernels:
     """Implements `RecurrentKernels` in torch on any device, one token after another. It waits for
     the device at each operation, to know the pieces."""
 
+    is_replayable = False
+
     def causal_conv(
         self,
         rows: Tensor,
