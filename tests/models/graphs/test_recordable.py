@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from quire.models.attention.latent import LatentHook
 from quire.models.attention.triton.inputs import StepInputs
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.experts.replacement import replace_experts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.crossings import HostTransferDetector
-from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
+from quire.models.hf import HOOK, attach_hook, attention_modules
+from quire.models.layers.temperature import TemperatureHook
 from quire.models.loading.loaded_model import LoadedModel
 from quire.models.recurrent.kernels import DeltaNetInputs, DeltaNetWeights, ScanInputs
 from quire.models.recurrent.pieces import Pieces
@@ -108,9 +110,11 @@ def without_values(loaded: LoadedModel) -> None:
             setattr(part, name, nn.Parameter(empty, requires_grad=False))
         for name, buffer in part.named_buffers(recurse=False):
             setattr(part, name, torch.empty_like(buffer, device=META))
-    for index, attention in attention_modules(loaded.module):
-        if index < loaded.facts.num_layers:
-            hook = PagedAttentionHook(loaded.facts.layers[index], loaded.context)
+    for _, attention in attention_modules(loaded.module):
+        hook = getattr(attention, HOOK, None)
+        while isinstance(hook, LatentHook | TemperatureHook):
+            hook = hook.inner
+        if hook is not None:
             attach_hook(attention, hook, loaded.context)
 
 
