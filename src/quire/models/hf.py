@@ -98,7 +98,9 @@ class HFModel:
 
     @property
     def state_form(self) -> str:
-        return "" if self.states is None else self.states.form
+        if self.states is None:
+            return ""
+        return f"{type(self.kernels).__name__} {self.states.form}"
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
