@@ -51,6 +51,6 @@ class BlockRowsModel(Protocol):
 
     @property
     def state_form(self) -> str:
-        """The kernels that compute states, and the dtype and shapes of their parts by layer: rows of
-        equal form have the same bytes at the same places. Empty without recurrent layers."""
+        """The kernels of states, and the dtype and shapes of their parts by layer: rows of equal
+        form have the same bytes at the same places. Empty without recurrent layers."""
         ...
