@@ -46,9 +46,15 @@ class Driver:
         num_blocks: int = 33,
         *,
         caches_prefixes: bool = False,
+        num_host_blocks: int = 0,
     ) -> None:
         self.cache = KVCache(
-            CacheConfig(num_blocks, BLOCK_SIZE, enable_prefix_caching=caches_prefixes)
+            CacheConfig(
+                num_blocks,
+                BLOCK_SIZE,
+                enable_prefix_caching=caches_prefixes,
+                num_host_blocks=num_host_blocks,
+            )
         )
         self.scheduler = Scheduler(config, self.cache)
         self.now = 0.0

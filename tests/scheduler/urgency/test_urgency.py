@@ -1,0 +1,225 @@
+"""Waiting requests take the places of running ones that are less urgent: of the worst priority
+alone, as few as are needed, not for ever, and never of what a step has scheduled."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.reasons import PREEMPTIONS, Reason
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Step
+from quire.scheduler.urgency.urgency import MAX_TIMES
+from tests.scheduler.driver import CONFIG, Driver, request
+
+PRIORITY = replace(CONFIG, scheduling_policy=PolicyName.PRIORITY, priority_ageing_s=1000.0)
+
+
+def ranked(name: str, priority: int, num_prompt: int = 4, max_tokens: int = 4) -> NewRequest:
+    return replace(request(name, num_prompt, max_tokens), priority=priority)
+
+
+def given_up(driver: Driver, name: str) -> list[tuple[Reason, str]]:
+    events = driver.finishes[name].timeline
+    return [(event.reason, event.other) for event in events if event.reason in PREEMPTIONS]
+
+
+def test_an_urgent_request_takes_the_place_of_the_worst() -> None:
+    driver = Driver(PRIORITY)
+    for name, priority in (("a", 2), ("b", 3), ("c", 1), ("d", 2)):
+        driver.add(ranked(name, priority, max_tokens=30))
+        driver.step()
+    driver.add(ranked("urgent", 0))
+    step = driver.step()
+    assert step.finished_requests == ("b",)
+    assert [each.request.id for each in step.new_requests] == ["urgent"]
+    assert [chunk.request_id for chunk in step.chunks] == ["urgent", "c", "a", "d"]
+    driver.run()
+    assert given_up(driver, "b") == [(Reason.PREEMPTED_FOR_URGENT, "urgent")]
+    thrown = [e.number for e in driver.finishes["b"].timeline if e.reason in PREEMPTIONS]
+    assert thrown == [6]
+    stats = driver.scheduler.stats
+    assert (stats.num_preemptions, stats.num_urgent_preemptions) == (1, 1)
+
+
+def test_its_place_is_kept_by_one_of_equal_priority_however_long_others_have_waited() -> None:
+    driver = Driver(replace(PRIORITY, max_num_seqs=1, priority_ageing_s=1.0))
+    driver.add(ranked("a", 0, max_tokens=30))
+    driver.step()
+    driver.add(ranked("b", 0))
+    driver.run()
+    assert driver.scheduler.stats.num_preemptions == 0
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "victims"), [(6, ["small"]), (16, ["large"]), (22, ["large", "small"])]
+)
+def test_as_few_go_as_free_the_blocks(num_prompt: int, victims: list[str]) -> None:
+    """16 tokens fit beside the best, 5 blocks are left to grow."""
+    config = replace(PRIORITY, max_num_batched_tokens=64)
+    driver = Driver(config, num_blocks=20)
+    for name, priority, size in (("best", 0, 4), ("large", 2, 18), ("small", 3, 8)):
+        driver.add(ranked(name, priority, size, 12))
+    driver.step()
+    driver.add(ranked("urgent", 1, num_prompt, 2))
+    gone = set[str]()
+    while "urgent" in driver.waiting:
+        gone.update(driver.step().finished_requests)
+    assert sorted(gone) == victims
+
+
+def test_nobody_goes_where_all_together_free_too_little() -> None:
+    driver = Driver(replace(PRIORITY, max_num_batched_tokens=64), num_blocks=20)
+    driver.add(ranked("best", 0, 20, 12))
+    driver.add(ranked("worse", 2, 8, 12))
+    driver.step()
+    driver.add(ranked("urgent", 1, 30, 2))
+    while "best" not in driver.finishes:
+        driver.step()
+    assert driver.scheduler.stats.num_urgent_preemptions == 0
+    driver.run()
+
+
+def test_blocks_that_the_urgent_one_would_find_are_not_counted() -> None:
+    """The worse one holds 9 blocks, 7 of which the urgent one shares."""
+    config = replace(PRIORITY, max_num_batched_tokens=64)
+    driver = Driver(config, num_blocks=16, caches_prefixes=True)
+    worse = ranked("worse", 2, 16, 12)
+    driver.add(ranked("best", 0, 10, 12))
+    driver.add(worse)
+    driver.step()
+    prompt = (*worse.prompt_token_ids[:14], *range(100, 112))
+    driver.add(replace(ranked("urgent", 1, 4, 2), prompt_token_ids=prompt))
+    while "best" not in driver.finishes:
+        driver.step()
+    assert driver.scheduler.stats.num_urgent_preemptions == 0
+    driver.run()
+
+
+@pytest.mark.parametrize("mode", PreemptionMode)
+def test_the_host_keeps_what_is_cheaper_to_copy(mode: PreemptionMode) -> None:
+    config = replace(PRIORITY, max_num_seqs=1, preemption_mode=mode)
+    driver = Driver(config, num_host_blocks=30)
+    driver.add(ranked("a", 1, 4, 9))
+    driver.step()
+    driver.add(ranked("urgent", 0))
+    driver.run()
+    is_swapped = mode is not PreemptionMode.RECOMPUTE
+    reason = Reason.SWAPPED_OUT if is_swapped else Reason.PREEMPTED_FOR_URGENT
+    assert given_up(driver, "a") == [(reason, "urgent")]
+    stats = driver.scheduler.stats
+    assert stats.num_urgent_preemptions == 1 and stats.num_urgent_swaps == is_swapped
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
+def test_a_stream_of_urgent_ones_holds_nobody_back(max_num_seqs: int) -> None:
+    config = replace(PRIORITY, max_num_seqs=max_num_seqs)
+    driver = Driver(config)
+    driver.add(ranked("patient", 5, 4, 20))
+    driver.step()
+    num_steps = 0
+    while "patient" not in driver.finishes:
+        for index in range(max_num_seqs):
+            driver.add(ranked(f"u{num_steps}.{index}", -num_steps, 2, 3))
+        driver.step()
+        num_steps += 1
+        assert num_steps < 5200, "it ages, one priority in 1,000 steps"
+        if num_steps > 60:
+            break
+    events = [event for event in driver.scheduler.take_events() if event[0] == "patient"]
+    reasons = Counter(event.reason for _, event in events)
+    assert reasons[Reason.PREEMPTED_FOR_URGENT] <= MAX_TIMES
+    driver.run(5000)
+    assert len(given_up(driver, "patient")) <= MAX_TIMES
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]]:
+    """Limits, blocks of the device and host, and who comes when."""
+    max_num_seqs = draw(st.integers(1, 5))
+    config = replace(
+        CONFIG,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 12)),
+        max_skips=draw(st.integers(0, 3)),
+        watermark=draw(st.sampled_from([0.0, 0.1])),
+        scheduling_policy=draw(st.sampled_from([PolicyName.PRIORITY, PolicyName.FAIR])),
+        priority_ageing_s=draw(st.sampled_from([0.5, 5.0, 1000.0])),
+        preemption_mode=draw(st.sampled_from(PreemptionMode)),
+    )
+    crowd = []
+    for index in range(draw(st.integers(2, 16))):
+        new = ranked(
+            f"r{index:02}",
+            draw(st.integers(-3, 3)),
+            draw(st.integers(1, 14)),
+            draw(st.integers(1, 14)),
+        )
+        shares_prefix = draw(st.booleans())
+        prompt = (*range(len(new.prompt_token_ids)),) if shares_prefix else new.prompt_token_ids
+        tenant, weight = draw(st.sampled_from([("a", 1.0), ("b", 1.0), ("c", 4.0)]))
+        new = replace(new, prompt_token_ids=prompt, tenant=tenant, weight=weight)
+        crowd.append((draw(st.integers(0, 20)), new))
+    return config, draw(st.integers(15, 30)), draw(st.sampled_from([0, 20])), crowd
+
+
+class WatchedDriver(Driver):
+    """Notes who gave its place to whom, and checks each step."""
+
+    def __init__(self, config: SchedulerConfig, num_blocks: int, num_host_blocks: int) -> None:
+        super().__init__(config, num_blocks, caches_prefixes=True, num_host_blocks=num_host_blocks)
+        self.config = config
+        self.taken: list[tuple[str, str]] = []
+
+    def step(self) -> Step:
+        num_before = self.scheduler.stats.num_urgent_preemptions
+        step = super().step()
+        in_step = [chunk.request_id for chunk in step.chunks]
+        assert len(set(in_step)) == len(in_step)
+        assert step.num_tokens <= self.config.max_num_batched_tokens
+        num_urgent = self.scheduler.stats.num_urgent_preemptions - num_before
+        joined = {each.request.id for each in step.new_requests}
+        events = self.scheduler.take_events()
+        takers = [e.other for _, e in events if e.reason in PREEMPTIONS and e.other in joined]
+        assert len(takers) == num_urgent, "who gets a place begins in the same step"
+        for name, event in events:
+            if event.reason in PREEMPTIONS:
+                assert name not in in_step, "nothing scheduled is taken back"
+                if event.other in joined:
+                    self.taken.append((name, event.other))
+        return step
+
+
+NUM_SEEN = Counter[PolicyName]()
+
+
+@given(crowds())
+def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
+    crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
+) -> None:
+    config, num_blocks, num_host_blocks, news = crowd
+    driver = WatchedDriver(config, num_blocks, num_host_blocks)
+    for number in range(21):
+        for arrives, new in news:
+            if arrives == number:
+                driver.add(new)
+        driver.step()
+    driver.run()
+    assert len(driver.finishes) == len(driver.news)
+    assert max(Counter(victim for victim, _ in driver.taken).values(), default=0) <= MAX_TIMES
+    for victim, taker in driver.taken:
+        if config.scheduling_policy is PolicyName.PRIORITY:
+            assert driver.news[victim].priority > driver.news[taker].priority
+        else:
+            assert driver.news[victim].tenant != driver.news[taker].tenant
+    NUM_SEEN[config.scheduling_policy] += len(driver.taken)
+
+
+def test_places_were_taken() -> None:
+    """The property above has seen what it is about."""
+    assert NUM_SEEN[PolicyName.PRIORITY] > 20, NUM_SEEN
