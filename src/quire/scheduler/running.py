@@ -51,10 +51,10 @@ class RunningSet:
 
     def victim(self, request: Request, number: int) -> Request | None:
         """Return the victim that gives up blocks for this request, which is being scheduled: the
-        last of the tenant that was served most. It is never one that may be in the step already: one
+        last of the tenant that was served most. It is never one that is in the step already: one
         ahead of the request, or admitted after the step of this `number`. Nor is it the first of
-        all, which is why some request always goes on: it is left None, and waits a step, where all
-        others have just been admitted."""
+        all, which is why some request always goes on; that one gets None, and waits a step, where
+        all others have just been admitted."""
         first = self._order.first
         lasts = (_last(queue, number) for queue in self._queues.values())
         return max(

@@ -13,8 +13,8 @@ class StepDraft:
     `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
     would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
     `num_unready` others wait and keep nothing. While requests are admitted before the running are
-    scheduled, `num_kept` of its tokens are kept for these. The results of `num_under_way` earlier steps have
-    not come. Of prompts it computes the `share` at most, once that is known.
+    scheduled, `num_kept` of its tokens are kept for these. The results of `num_under_way` earlier
+    steps have not come. Of prompts it computes the `share` at most, once that is known.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
