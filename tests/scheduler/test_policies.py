@@ -296,7 +296,9 @@ def test_a_prefix_hit_is_not_charged() -> None:
 
 
 def gives_credit_for_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shares, "enter", lambda _shares, _lane, _level: None)
+    monkeypatch.setattr(
+        Shares, "enter", lambda shares, tenant, _least: shares._served.setdefault(tenant, 0.0)
+    )
 
 
 def forgets_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,6 @@ class Scheduler:
                     admitted = self._admission.admit(request, draft, now, number, goes_first=True)
             if isinstance(admitted, Blocker):
                 break
-            draft.share = None
             draft.num_kept = sum(each.admitted_step <= number for each in self._running)
             self._start_running(request, admitted, draft, now)
         draft.num_kept = 0

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quire.scheduler.config import SchedulerConfig
@@ -30,9 +30,9 @@ def given_up(driver: Driver, name: str) -> list[tuple[Reason, str]]:
 
 
 def test_an_urgent_request_takes_the_place_of_the_worst() -> None:
-    driver = Driver(PRIORITY)
+    driver = Driver(PRIORITY, num_blocks=60)
     for name, priority in (("a", 2), ("b", 3), ("c", 1), ("d", 2)):
-        driver.add(ranked(name, priority, max_tokens=30))
+        driver.add(ranked(name, priority, max_tokens=20))
         driver.step()
     driver.add(ranked("urgent", 0))
     step = driver.step()
@@ -89,12 +89,12 @@ def test_blocks_that_the_urgent_one_would_find_are_not_counted() -> None:
     """The worse one holds 9 blocks, 7 of which the urgent one shares."""
     config = replace(PRIORITY, max_num_batched_tokens=64)
     driver = Driver(config, num_blocks=16, caches_prefixes=True)
-    worse = ranked("worse", 2, 16, 12)
+    worse = ranked("w", 2, 16, 12)
     driver.add(ranked("best", 0, 10, 12))
     driver.add(worse)
     driver.step()
     prompt = (*worse.prompt_token_ids[:14], *range(100, 112))
-    driver.add(replace(ranked("urgent", 1, 4, 2), prompt_token_ids=prompt))
+    driver.add(replace(ranked("u", 1, 4, 2), prompt_token_ids=prompt))
     while "best" not in driver.finishes:
         driver.step()
     assert driver.scheduler.stats.num_urgent_preemptions == 0
@@ -153,6 +153,9 @@ def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, 
         preemption_mode=draw(st.sampled_from(PreemptionMode)),
     )
     crowd = []
+    for index in range(draw(st.sampled_from([0, max_num_seqs]))):  # they take all places
+        new = replace(ranked(f"h{index}", 3, 4, draw(st.integers(20, 40))), tenant="hog")
+        crowd.append((0, new))
     for index in range(draw(st.integers(2, 16))):
         new = ranked(
             f"r{index:02}",
@@ -165,7 +168,7 @@ def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, 
         tenant, weight = draw(st.sampled_from([("a", 1.0), ("b", 1.0), ("c", 4.0)]))
         new = replace(new, prompt_token_ids=prompt, tenant=tenant, weight=weight)
         crowd.append((draw(st.integers(0, 20)), new))
-    return config, draw(st.integers(15, 30)), draw(st.sampled_from([0, 20])), crowd
+    return config, draw(st.integers(15, 99)), draw(st.sampled_from([0, 20])), crowd
 
 
 class WatchedDriver(Driver):
@@ -195,13 +198,10 @@ class WatchedDriver(Driver):
         return step
 
 
-NUM_SEEN = Counter[PolicyName]()
-
-
-@given(crowds())
-def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
+def check_crowd(
     crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
-) -> None:
+) -> int:
+    """Return how many places were taken."""
     config, num_blocks, num_host_blocks, news = crowd
     driver = WatchedDriver(config, num_blocks, num_host_blocks)
     for number in range(21):
@@ -217,9 +217,25 @@ def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
             assert driver.news[victim].priority > driver.news[taker].priority
         else:
             assert driver.news[victim].tenant != driver.news[taker].tenant
-    NUM_SEEN[config.scheduling_policy] += len(driver.taken)
+    return len(driver.taken)
 
 
-def test_places_were_taken() -> None:
-    """The property above has seen what it is about."""
-    assert NUM_SEEN[PolicyName.PRIORITY] > 20, NUM_SEEN
+@given(crowds())
+def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
+    crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
+) -> None:
+    check_crowd(crowd)
+
+
+def test_such_crowds_take_places() -> None:
+    num_taken = Counter[PolicyName]()
+
+    @settings(max_examples=60, derandomize=True, database=None, phases=[Phase.generate])
+    @given(crowds())
+    def count(
+        crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
+    ) -> None:
+        num_taken[crowd[0].scheduling_policy] += check_crowd(crowd)
+
+    count()
+    assert num_taken[PolicyName.PRIORITY] > 20 and num_taken[PolicyName.FAIR] > 2, num_taken

@@ -75,7 +75,7 @@ class Urgency:
         if not is_full and claimant.timeline[-1].reason not in _LACKS_ROOM:
             return None
         others = [each for each in self._running if each.admitted_step <= number]
-        if draft.tokens_left <= len(others) - is_full:
+        if draft.tokens_left <= len(others) - is_full or draft.prompt_tokens_left <= 0:
             return None
         mine = claimant.new.fork_of
         free = [each for each in others if each.num_urgent < MAX_TIMES and each.id != mine]
@@ -90,6 +90,9 @@ class Urgency:
         too, or that the claimant will find, are not freed."""
         lacks_blocks = blocker is not None and blocker.reason is Reason.WAITS_FOR_BLOCKS
         num_missing = blocker.number if blocker is not None and lacks_blocks else 0
+        held = (len(ids) for each in claim.candidates for ids in each.table.block_ids)
+        if num_missing and sum(held) < num_missing:
+            return []
         chosen: list[tuple[int, Request]] = []
         num_over = -num_missing
         for each in claim.candidates:
