@@ -117,31 +117,37 @@ def test_the_host_keeps_what_is_cheaper_to_copy(mode: PreemptionMode) -> None:
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
-def test_a_stream_of_urgent_ones_holds_nobody_back(max_num_seqs: int) -> None:
-    config = replace(PRIORITY, max_num_seqs=max_num_seqs)
-    driver = Driver(config)
-    driver.add(ranked("patient", 5, 4, 20))
-    driver.step()
-    num_steps = 0
-    while "patient" not in driver.finishes:
+def test_a_request_gives_its_place_so_often_and_then_keeps_it(max_num_seqs: int) -> None:
+    """Urgent ones come whenever it runs again."""
+    driver = Driver(replace(PRIORITY, max_num_seqs=max_num_seqs))
+    for index in range(max_num_seqs):
+        driver.add(ranked(f"patient{index}", 5, 2, 14))
+    for number in range(12):
+        for _ in range(6):
+            driver.step()
         for index in range(max_num_seqs):
-            driver.add(ranked(f"u{num_steps}.{index}", -num_steps, 2, 3))
+            driver.add(ranked(f"u{number}.{index}", 0, 2, 2))
+    driver.run()
+    times = [len(given_up(driver, f"patient{index}")) for index in range(max_num_seqs)]
+    assert max(times) == MAX_TIMES
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
+def test_a_stream_of_urgent_ones_holds_nobody_back(max_num_seqs: int) -> None:
+    """More than are served; after 20 steps the other counts as one of them."""
+    driver = Driver(replace(PRIORITY, max_num_seqs=max_num_seqs, priority_ageing_s=4.0))
+    driver.add(ranked("patient", 5, 4, 8))
+    for number in range(100 + 40 * max_num_seqs):
+        for index in range(max_num_seqs):
+            driver.add(ranked(f"u{number}.{index}", 0, 2, 3))
         driver.step()
-        num_steps += 1
-        assert num_steps < 5200, "it ages, one priority in 1,000 steps"
-        if num_steps > 60:
-            break
-    events = [event for event in driver.scheduler.take_events() if event[0] == "patient"]
-    reasons = Counter(event.reason for _, event in events)
-    assert reasons[Reason.PREEMPTED_FOR_URGENT] <= MAX_TIMES
-    driver.run(5000)
-    assert len(given_up(driver, "patient")) <= MAX_TIMES
+    assert 1 <= len(given_up(driver, "patient")) <= MAX_TIMES
 
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]]:
     """Limits, blocks of the device and host, and who comes when."""
-    max_num_seqs = draw(st.integers(1, 5))
+    max_num_seqs = draw(st.sampled_from([1, 2, 4, 8]))
     config = replace(
         CONFIG,
         max_num_seqs=max_num_seqs,
@@ -153,8 +159,9 @@ def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, 
         preemption_mode=draw(st.sampled_from(PreemptionMode)),
     )
     crowd = []
+    length = draw(st.integers(15, 30))
     for index in range(draw(st.sampled_from([0, max_num_seqs]))):  # they take all places
-        new = replace(ranked(f"h{index}", 3, 4, draw(st.integers(20, 40))), tenant="hog")
+        new = replace(ranked(f"h{index}", 3, 4, length), tenant="hog")
         crowd.append((0, new))
     for index in range(draw(st.integers(2, 16))):
         new = ranked(
@@ -230,7 +237,7 @@ def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
 def test_such_crowds_take_places() -> None:
     num_taken = Counter[PolicyName]()
 
-    @settings(max_examples=60, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
     @given(crowds())
     def count(
         crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
