@@ -56,6 +56,18 @@ def test_its_place_is_kept_by_one_of_equal_priority_however_long_others_have_wai
     assert driver.scheduler.stats.num_preemptions == 0
 
 
+def test_the_number_counts_and_not_how_long_the_other_has_waited() -> None:
+    """By the aged key, which orders the queue, the one that runs would be ahead by far."""
+    driver = Driver(replace(PRIORITY, max_num_seqs=1, priority_ageing_s=1.0))
+    driver.add(ranked("old", 5, max_tokens=30))
+    for _ in range(20):
+        driver.step()
+    driver.add(ranked("urgent", 4))
+    assert driver.step().finished_requests == ("old",)
+    driver.run()
+    assert given_up(driver, "old") == [(Reason.PREEMPTED_FOR_URGENT, "urgent")]
+
+
 @pytest.mark.parametrize(
     ("num_prompt", "victims"), [(6, ["small"]), (16, ["large"]), (22, ["large", "small"])]
 )
@@ -119,9 +131,9 @@ def test_the_host_keeps_what_is_cheaper_to_copy(mode: PreemptionMode) -> None:
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
 def test_a_request_gives_its_place_so_often_and_then_keeps_it(max_num_seqs: int) -> None:
     """Urgent ones come whenever it runs again."""
-    driver = Driver(replace(PRIORITY, max_num_seqs=max_num_seqs))
+    driver = Driver(replace(PRIORITY, max_num_seqs=max_num_seqs), num_blocks=80)
     for index in range(max_num_seqs):
-        driver.add(ranked(f"patient{index}", 5, 2, 14))
+        driver.add(ranked(f"patient{index}", 5, 2, 30))
     for number in range(12):
         for _ in range(6):
             driver.step()
