@@ -422,8 +422,7 @@ class Scheduler:
         if num_computed >= request.num_prompt_tokens:
             request.prompt_step = self._number
         draft.add_new_request(request)
-        num_left = draft.tokens_left - draft.num_kept
-        num_tokens = min(len(request.token_ids) - num_computed, num_left)
+        num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
         if num_tokens > 1:
             num_tokens = self._paced(request, num_tokens, draft, now)
         self._schedule_chunk(request, num_tokens, (), draft)

@@ -3,6 +3,7 @@ alone, as few as are needed, not for ever, and never of what a step has schedule
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -34,11 +35,12 @@ def test_an_urgent_request_takes_the_place_of_the_worst() -> None:
     for name, priority in (("a", 2), ("b", 3), ("c", 1), ("d", 2)):
         driver.add(ranked(name, priority, max_tokens=20))
         driver.step()
-    driver.add(ranked("urgent", 0))
+    driver.add(ranked("urgent", 0, num_prompt=20))
     step = driver.step()
     assert step.finished_requests == ("b",)
     assert [each.request.id for each in step.new_requests] == ["urgent"]
-    assert [chunk.request_id for chunk in step.chunks] == ["urgent", "c", "a", "d"]
+    sizes = [(chunk.request_id, chunk.num_tokens) for chunk in step.chunks]
+    assert sizes == [("urgent", 5), ("c", 1), ("a", 1), ("d", 1)]
     driver.run()
     assert given_up(driver, "b") == [(Reason.PREEMPTED_FOR_URGENT, "urgent")]
     thrown = [e.number for e in driver.finishes["b"].timeline if e.reason in PREEMPTIONS]
@@ -113,6 +115,50 @@ def test_blocks_that_the_urgent_one_would_find_are_not_counted() -> None:
     driver.run()
 
 
+def tight(num_seqs: int, num_blocks: int, num_groups: int) -> Driver:
+    config = replace(PRIORITY, max_num_seqs=num_seqs, max_num_batched_tokens=64)
+    return Driver(config, num_blocks, num_groups=num_groups)
+
+
+def test_a_block_is_left_to_each_that_runs() -> None:
+    """The six blocks of the worst are enough for the urgent one, but both others grow too."""
+    driver = tight(3, 11, 1)
+    for name, priority, num_prompt in (("x", 0, 4), ("y", 0, 4), ("low", 5, 12)):
+        driver.add(ranked(name, priority, num_prompt))
+    driver.step()
+    driver.add(ranked("urgent", 1, 12, 2))
+    driver.run()
+    assert given_up(driver, "low")[0] == (Reason.PREEMPTED_FOR_BLOCKS, "x")
+
+
+def test_who_has_just_been_admitted_is_not_taken_back() -> None:
+    """Two groups of layers: `y` lacks a block when it grows, and the last of all is `urgent`."""
+    driver = tight(3, 20, 2)
+    for name, priority, num_prompt in (("x", 0, 4), ("y", 0, 4), ("low", 5, 10)):
+        driver.add(ranked(name, priority, num_prompt, 8))
+    driver.step()
+    driver.add(ranked("urgent", 1, 8, 2))
+    step = driver.step()
+    assert step.finished_requests == ("low", "y")
+    assert [chunk.request_id for chunk in step.chunks] == ["urgent", "x"]
+    driver.run()
+
+
+def test_the_first_of_all_waits_a_step_and_goes_on() -> None:
+    """Three groups of layers: `x` lacks a block when it grows."""
+    driver = tight(2, 21, 3)
+    driver.add(ranked("x", 0, 4, 4))
+    driver.add(ranked("low", 5, 8, 4))
+    driver.step()
+    driver.add(ranked("urgent", 1, 8, 2))
+    step = driver.step()
+    assert step.finished_requests == ("low",)
+    assert [chunk.request_id for chunk in step.chunks] == ["urgent"]
+    assert driver.step().chunks[0].request_id == "x"
+    driver.run()
+    assert given_up(driver, "x") == []
+
+
 @pytest.mark.parametrize("mode", PreemptionMode)
 def test_the_host_keeps_what_is_cheaper_to_copy(mode: PreemptionMode) -> None:
     config = replace(PRIORITY, max_num_seqs=1, preemption_mode=mode)
@@ -156,9 +202,18 @@ def test_a_stream_of_urgent_ones_holds_nobody_back(max_num_seqs: int) -> None:
     assert 1 <= len(given_up(driver, "patient")) <= MAX_TIMES
 
 
+class Crowd(NamedTuple):
+    """Limits, blocks of the device and host, groups of layers, and who comes when."""
+
+    config: SchedulerConfig
+    num_blocks: int
+    num_host_blocks: int
+    num_groups: int
+    news: list[tuple[int, NewRequest]]
+
+
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]]:
-    """Limits, blocks of the device and host, and who comes when."""
+def crowds(draw: st.DrawFn) -> Crowd:
     max_num_seqs = draw(st.sampled_from([1, 2, 4, 8]))
     config = replace(
         CONFIG,
@@ -170,7 +225,7 @@ def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, 
         priority_ageing_s=draw(st.sampled_from([0.5, 5.0, 1000.0])),
         preemption_mode=draw(st.sampled_from(PreemptionMode)),
     )
-    crowd = []
+    crowd: list[tuple[int, NewRequest]] = []
     length = draw(st.integers(15, 30))
     for index in range(draw(st.sampled_from([0, max_num_seqs]))):  # they take all places
         new = replace(ranked(f"h{index}", 3, 4, length), tenant="hog")
@@ -186,16 +241,27 @@ def crowds(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int, list[tuple[int, 
         prompt = (*range(len(new.prompt_token_ids)),) if shares_prefix else new.prompt_token_ids
         tenant, weight = draw(st.sampled_from([("a", 1.0), ("b", 1.0), ("c", 4.0)]))
         new = replace(new, prompt_token_ids=prompt, tenant=tenant, weight=weight)
+        if crowd and draw(st.integers(0, 3)) == 0:
+            source = draw(st.sampled_from(crowd))[1]
+            new = replace(new, prompt_token_ids=source.prompt_token_ids, fork_of=source.id)
         crowd.append((draw(st.integers(0, 20)), new))
-    return config, draw(st.integers(15, 99)), draw(st.sampled_from([0, 20])), crowd
+    num_groups = draw(st.sampled_from([1, 1, 2, 3]))
+    num_blocks = num_groups * draw(st.integers(15, 60))
+    return Crowd(config, num_blocks, draw(st.sampled_from([0, 20])), num_groups, crowd)
 
 
 class WatchedDriver(Driver):
     """Notes who gave its place to whom, and checks each step."""
 
-    def __init__(self, config: SchedulerConfig, num_blocks: int, num_host_blocks: int) -> None:
-        super().__init__(config, num_blocks, caches_prefixes=True, num_host_blocks=num_host_blocks)
-        self.config = config
+    def __init__(self, crowd: Crowd) -> None:
+        super().__init__(
+            crowd.config,
+            crowd.num_blocks,
+            caches_prefixes=True,
+            num_host_blocks=crowd.num_host_blocks,
+            num_groups=crowd.num_groups,
+        )
+        self.config = crowd.config
         self.taken: list[tuple[str, str]] = []
 
     def step(self) -> Step:
@@ -217,14 +283,11 @@ class WatchedDriver(Driver):
         return step
 
 
-def check_crowd(
-    crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
-) -> int:
+def check_crowd(crowd: Crowd) -> int:
     """Return how many places were taken."""
-    config, num_blocks, num_host_blocks, news = crowd
-    driver = WatchedDriver(config, num_blocks, num_host_blocks)
+    config, driver = crowd.config, WatchedDriver(crowd)
     for number in range(21):
-        for arrives, new in news:
+        for arrives, new in crowd.news:
             if arrives == number:
                 driver.add(new)
         driver.step()
@@ -240,9 +303,7 @@ def check_crowd(
 
 
 @given(crowds())
-def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(
-    crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
-) -> None:
+def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(crowd: Crowd) -> None:
     check_crowd(crowd)
 
 
@@ -251,10 +312,8 @@ def test_such_crowds_take_places() -> None:
 
     @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
     @given(crowds())
-    def count(
-        crowd: tuple[SchedulerConfig, int, int, list[tuple[int, NewRequest]]],
-    ) -> None:
-        num_taken[crowd[0].scheduling_policy] += check_crowd(crowd)
+    def count(crowd: Crowd) -> None:
+        num_taken[crowd.config.scheduling_policy] += check_crowd(crowd)
 
     count()
     assert num_taken[PolicyName.PRIORITY] > 20 and num_taken[PolicyName.FAIR] > 2, num_taken
