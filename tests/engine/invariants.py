@@ -115,7 +115,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         layers=draw(st.just(TWO_FULL) | layer_stacks(min_size=2)),
         hybrid=draw(st.booleans()),
         policy=draw(st.sampled_from(PolicyName)),
-        ageing_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
+        ageing_s=draw(st.sampled_from([1.0, 30.0, 1000.0])),
         max_skips=draw(st.integers(0, 3)),
         num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
         preemption_mode=draw(st.sampled_from(PreemptionMode)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.engine.invariants import (
@@ -104,6 +105,40 @@ def test_a_script_that_preempts_keeps_every_output() -> None:
     check_invariants(shape, script)
     world = play(shape, script, max_steps=1000)
     assert world.scheduler.stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("mode", PreemptionMode)
+@pytest.mark.parametrize("num_blocks", [14, 40], ids=["blocks", "sequences"])
+def test_a_script_of_urgent_requests_keeps_every_output(
+    mode: PreemptionMode, num_blocks: int, *, late: bool
+) -> None:
+    shape = replace(
+        TIGHT,
+        num_blocks=num_blocks,
+        max_num_seqs=3,
+        late=late,
+        policy=PolicyName.PRIORITY,
+        num_host_blocks=60,
+        preemption_mode=mode,
+    )
+    script = [
+        Arrival(
+            NewRequest(
+                f"r{index}",
+                COMMON[index : 6 + index + index % 3],
+                Sampling(seed=index),
+                Stopping(max_tokens=10 if index < 3 else 3),
+                priority=-(index // 3),
+            ),
+            step=2 * (index // 3),
+        )
+        for index in range(12)
+    ]
+    check_invariants(shape, script)
+    stats = play(shape, script, max_steps=1000).scheduler.stats
+    assert stats.num_urgent_preemptions > 2
+    assert (stats.num_urgent_swaps > 0) is (mode is not PreemptionMode.RECOMPUTE)
 
 
 def test_a_request_that_grew_is_not_swapped_out_without_what_its_last_token_sees() -> None:

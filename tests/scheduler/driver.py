@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.spec import FULL
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
@@ -46,9 +47,17 @@ class Driver:
         num_blocks: int = 33,
         *,
         caches_prefixes: bool = False,
+        num_host_blocks: int = 0,
+        num_groups: int = 1,
     ) -> None:
         self.cache = KVCache(
-            CacheConfig(num_blocks, BLOCK_SIZE, enable_prefix_caching=caches_prefixes)
+            CacheConfig(
+                num_blocks,
+                BLOCK_SIZE,
+                enable_prefix_caching=caches_prefixes,
+                groups=(FULL,) * num_groups,
+                num_host_blocks=num_host_blocks,
+            )
         )
         self.scheduler = Scheduler(config, self.cache)
         self.now = 0.0

@@ -338,6 +338,8 @@ def test_progress_of_the_prompt_is_told_to_whom_asks_until_the_first_token() -> 
         ({"max_num_queued_reqs": -1}, "--max-num-queued-reqs is -1"),
         ({"watermark": 1.0}, "watermark is 1.0"),
         ({"priority_ageing_s": -1.0}, "--priority-ageing-s is -1.0"),
+        ({"priority_ageing_s": 0.0}, "--priority-ageing-s is 0.0, must be above 0"),
+        ({"priority_ageing_s": 1e6}, "--priority-ageing-s is 1000000.0, must be above 0"),
         ({"max_skips": -1}, "--max-skips is -1"),
     ],
 )

@@ -78,6 +78,8 @@ class Counters:
     num_prefix_waits: int = 0
     num_tokens_without_state: int = 0
     num_swaps: int = 0
+    num_urgent: int = 0
+    num_urgent_swaps: int = 0
     num_block_copies: dict[CopyKind, int] = field(
         default_factory=lambda: dict.fromkeys(CopyKind, 0)
     )
@@ -115,9 +117,11 @@ class Counters:
             else:
                 account.num_lost_tokens += num_tokens
 
-    def note_preemption(self, victim: Request, *, was_swapped: bool) -> None:
+    def note_preemption(self, victim: Request, *, was_swapped: bool, is_urgent: bool) -> None:
         """Count a preemption."""
         self.num_swaps += was_swapped
+        self.num_urgent += is_urgent
+        self.num_urgent_swaps += was_swapped and is_urgent
         for account in self.usage.accounts(victim.new.tenant):
             account.num_preemptions += 1
 
@@ -231,6 +235,8 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_ttft_missed=counters.targets.num_ttft_missed,
         num_itl_met=counters.targets.num_itl_met,
         num_itl_missed=counters.targets.num_itl_missed,
+        num_urgent_preemptions=counters.num_urgent,
+        num_urgent_swaps=counters.num_urgent_swaps,
     )
 
 

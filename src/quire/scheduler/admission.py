@@ -99,15 +99,36 @@ class Admission:
             return Blocker(Reason.WAITS_FOR_PACE, share.num_tokens, share.tightest)
         return None
 
-    def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
+    def begins(self, request: Request, number: int) -> bool:
+        """Return whether a request waits for nothing but room: not for a grammar, a slower store,
+        or what others compute. `number` is that of the step before the next."""
+        if request.loading_from is not None or not request.is_ready:
+            return False
+        forked = self._source_of(request)
+        if forked is not None:
+            return forked.prompt_step is not None and forked.prompt_step <= number
+        if request.new.needs_all_rows or request.num_preemptions:
+            return True
+        return self.prefix_waits.awaited(request, use_host=self._uses_host(request)) is None
+
+    def admit(
+        self,
+        request: Request,
+        draft: StepDraft,
+        now: float,
+        number: int,
+        *,
+        goes_first: bool = False,
+    ) -> int | Blocker:
         """Take blocks for everything known of the request, and return how many of its tokens are
         computed already, or the reason it must wait. `number` is that of the step before the draft.
+        One that `goes_first`, before the running are scheduled, leaves a block for each of them.
         """
         source = request.loading_from
         if source is not None or not request.is_ready:
             draft.num_unready += 1
             return Blocker(Reason.WAITS_FOR_GRAMMAR if source is None else source.waits_for, 0)
-        num_spare = self._num_spare(number) + draft.num_reserved
+        num_spare = draft.num_reserved + self._num_spare(number, is_tight=goes_first)
         forked = self._source_of(request)
         if forked is None:
             return self._wait_for_prefix(request, draft) or self._alone(request, num_spare, now)
@@ -115,12 +136,13 @@ class Admission:
             return Blocker(Reason.WAITS_FOR_PROMPT, 0, forked.id)
         return self._forked(request, forked, num_spare, now)
 
-    def _num_spare(self, number: int) -> int:
+    def _num_spare(self, number: int, *, is_tight: bool) -> int:
         """Return the number of blocks that an admission must leave free. After a preemption it is
         one more per running request, so that the resumed request is not preempted again."""
         if not self._running:
             return 0
-        return self._keep_free + (len(self._running) if number < self._calm_at else 0)
+        is_tight = is_tight or number < self._calm_at
+        return self._keep_free + (len(self._running) if is_tight else 0)
 
     def _source_of(self, request: Request) -> Request | None:
         """Return the running request that this one forks, or None. A request with outputs to

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import Policy, PolicyName
 
+MAX_AGEING_S = 86_400.0
+"""The most seconds in which a waiting request comes to count as one priority better."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -50,8 +53,12 @@ class SchedulerConfig:
             )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark is {self.watermark}, must be in [0, 1)")
-        if not self.priority_ageing_s >= 0:
-            raise ValueError(f"--priority-ageing-s is {self.priority_ageing_s}, must be 0 or more")
+        if not 0 < self.priority_ageing_s <= MAX_AGEING_S:
+            raise ValueError(
+                f"--priority-ageing-s is {self.priority_ageing_s}, must be above 0 and at most "
+                f"{MAX_AGEING_S:.0f} (a day), or a stream of better requests would hold back "
+                "another one for ever"
+            )
         if self.max_skips < 0:
             raise ValueError(f"--max-skips is {self.max_skips}, must be 0 or more")
         if not 0 <= self.max_pinned_share <= 1:

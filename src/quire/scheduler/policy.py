@@ -26,8 +26,8 @@ class PolicyName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A scheduling policy. A request that has waited `ageing_s` seconds counts as one priority
-    better. With 0 it never does: a stream of better ones then holds it back for ever.
+    """A scheduling policy. A request that has waited `ageing_s` seconds, more than 0, counts as one
+    priority better, so that no stream of better ones holds it back for ever.
     """
 
     name: PolicyName
@@ -47,8 +47,7 @@ class Policy:
         """
         if self.name is not PolicyName.PRIORITY:
             return 0.0, number
-        aged = arrived_s / self.ageing_s if self.ageing_s else 0.0
-        return new.priority + aged, number
+        return new.priority + arrived_s / self.ageing_s, number
 
     def running_order(self, request: Request, *, number: int) -> SortKey:
         """Return the key that orders the running requests; `number` counts admissions."""

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     PIN_LOST = "pin_lost"  # the prefix cache was reset meanwhile
     # put back
     PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (tokens thrown away; for whom)
+    PREEMPTED_FOR_URGENT = "preempted_for_urgent"  # (tokens thrown away; for whom)
     SWAPPED_OUT = "swapped_out"  # kept by the host (computed tokens; for whom)
     ENGINE_RESTARTED = "engine_restarted"  # it goes on in a new engine (outputs kept)
     # ended
@@ -87,6 +88,9 @@ HOLDING_NOBODY = (
     Reason.WAITS_FOR_PEER,
 )
 """The reasons for which the head of the queue waits while later requests are admitted."""
+
+PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.PREEMPTED_FOR_URGENT, Reason.SWAPPED_OUT)
+"""The reasons with which a running request is put back."""
 
 
 class LoadSource(StrEnum):

@@ -201,6 +201,7 @@ class Request:
     sampled ones whose step has not come back. It was preempted `num_preemptions` times, and
     `num_earlier_preemptions` times in engines that have ended. `admitted_step` is the first step
     since it was last admitted: it tells a late result of an earlier admission apart.
+    For more urgent requests it was preempted `num_urgent` times.
     `num_discarded` tokens were computed before the last preemption. `num_scored` prompt tokens have
     had their log probabilities handed out; the first never gets one. `priority_key` orders the
     waiting requests of its `tenant`, `running_order` the running ones. While it is not
@@ -228,6 +229,7 @@ class Request:
     num_cached: int = 0
     num_preemptions: int = 0
     num_earlier_preemptions: int = 0
+    num_urgent: int = 0
     num_discarded: int = 0
     num_scored: int = 1
     num_skips: int = 0

@@ -8,13 +8,12 @@ counted by the engine that has ended.
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.policy import Policy
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 
 BEFORE_ALL_NEW = 1 << 62
 """The offset by which numbers of resumed requests are below those of new ones."""
 _FIRST_ADMISSIONS = (Reason.ADMITTED, Reason.FORKED)
-_PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
 
 
 class RequestBuilder:
@@ -70,5 +69,6 @@ def _restore(request: Request, event: Event) -> None:
         request.admitted_s, request.num_cached = event.time_s, event.number
     elif event.reason is Reason.FIRST_TOKEN:
         request.first_token_s = event.time_s
-    elif event.reason in _PREEMPTIONS:
+    elif event.reason in PREEMPTIONS:
         request.num_earlier_preemptions += 1
+        request.num_urgent += event.reason is Reason.PREEMPTED_FOR_URGENT

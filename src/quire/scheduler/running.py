@@ -45,18 +45,33 @@ class RunningSet:
         if not self._queues[request.tenant]:
             del self._queues[request.tenant]
 
-    def victim(self, request: Request) -> Request:
+    def num_in(self, tenant: str) -> int:
+        """Return how many requests of the tenant run."""
+        return len(self._queues.get(tenant, ()))
+
+    def victim(self, request: Request, number: int) -> Request | None:
         """Return the victim that gives up blocks for this request, which is being scheduled: the
-        last of the tenant that was served most. It is never one ahead of the request, which may be
-        in the step already, nor the first of all, which is why some request always goes on."""
+        last of the tenant that was served most. It is never one that is in the step already: one
+        ahead of the request, or admitted after the step of this `number`. Nor is it the first of
+        all, which is why some request always goes on; that one gets None, and waits a step, where
+        all others have just been admitted."""
         first = self._order.first
-        lasts = (queue.last for queue in self._queues.values())
+        lasts = (_last(queue, number) for queue in self._queues.values())
         return max(
             (
                 each
                 for each in lasts
-                if each.running_order >= request.running_order and each is not first
+                if each is not None
+                and each.running_order >= request.running_order
+                and each is not first
             ),
             key=lambda each: (self._shares.served(each.tenant), each.running_order),
-            default=request,
+            default=None,
         )
+
+
+def _last(queue: SortedList, number: int) -> Request | None:
+    """Return the last that was admitted by the step of this number."""
+    if queue.last.admitted_step <= number:
+        return queue.last
+    return next((each for each in queue.at(0)[::-1] if each.admitted_step <= number), None)

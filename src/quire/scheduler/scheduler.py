@@ -9,6 +9,9 @@ argument. A request goes this way:
 Running requests are scheduled first, in their running order, then waiting ones as the policy orders
 them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
 step is taken back. The first of the running can always go on, so every accepted request ends.
+
+Before that, a waiting request without room may take the places of running ones that are less urgent
+(`urgency/`). They give way a few times only, so that no stream of urgent ones holds them back.
 """
 
 from collections.abc import Mapping
@@ -41,6 +44,7 @@ from quire.scheduler.step import BlockIds, Delta, Finish, Refusal, SeqChunk, Sta
 from quire.scheduler.step_draft import StepDraft
 from quire.scheduler.stopping import append_outputs, num_uncomputed, reason_to_stop
 from quire.scheduler.throughput import ThroughputEstimate
+from quire.scheduler.urgency.urgency import Urgency
 from quire.scheduler.usage.meter import UsageMeter
 
 NUM_TRIED = 4
@@ -74,6 +78,9 @@ class Scheduler:
         self.usage = UsageMeter(self._counters.usage, cache, self._waiting)
         self._admission = Admission(config, cache, self._running, self._cost, self._counters)
         self._prefix_waits = self._admission.prefix_waits
+        self._urgency = Urgency(
+            config, cache, self._waiting, self._running, self._shares, self._admission
+        )
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
@@ -170,6 +177,7 @@ class Scheduler:
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
+        self._schedule_urgent(draft, now)
         self._schedule_running(draft, now)
         self._schedule_waiting(draft, now)
         self._number += 1
@@ -212,6 +220,7 @@ class Scheduler:
         request.generated = self._counters.usage.open(request.new.tenant)
         self._deadlines.add(request)
         self._waiting.add(request)
+        self._shares.open(request.tenant)
 
     def _expire(self, now: float) -> None:
         """End the requests past their deadline; the next update reports them."""
@@ -220,6 +229,25 @@ class Scheduler:
                 finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
                 self._ended.append(Delta(request.id, (), finish=finish))
 
+    def _schedule_urgent(self, draft: StepDraft, now: float) -> None:
+        """Admit waiting requests that lack room in the places of running ones that are less
+        urgent, before any of these is scheduled."""
+        while (claim := self._urgency.claim(draft, self._number)) is not None:
+            request, number = claim.claimant, self._number
+            admitted = self._admission.admit(request, draft, now, number, goes_first=True)
+            blocker = admitted if isinstance(admitted, Blocker) else None
+            if blocker is not None or claim.needs_sequence:
+                victims = self._urgency.fewest(claim, blocker)
+                for victim in victims:
+                    self._preempt(victim, request, draft, now, Reason.PREEMPTED_FOR_URGENT)
+                if victims and blocker is not None:
+                    admitted = self._admission.admit(request, draft, now, number, goes_first=True)
+            if isinstance(admitted, Blocker):
+                break
+            draft.num_kept = sum(each.admitted_step <= number for each in self._running)
+            self._start_running(request, admitted, draft, now)
+        draft.num_kept = 0
+
     def _schedule_running(self, draft: StepDraft, now: float) -> None:
         """Schedule the running requests in their order, while the token budget lasts."""
         max_model_len = self._config.max_model_len
@@ -227,6 +255,8 @@ class Scheduler:
             if not draft.tokens_left:
                 return
             if draft.num_preempted and request not in self._running:
+                continue
+            if request.admitted_step > self._number:
                 continue
             num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
             if num_tokens > 1:
@@ -270,16 +300,20 @@ class Scheduler:
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
         """Return blocks for the next `num_tokens`, if need be by preempting others; None if this
-        request itself is preempted."""
+        request itself is preempted, or waits a step."""
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
-            victim = self._running.victim(request)
-            self._preempt(victim, request, draft, now)
+            victim = self._running.victim(request, self._number)
+            if victim is None:
+                return None
+            self._preempt(victim, request, draft, now, Reason.PREEMPTED_FOR_BLOCKS)
             if victim is request:
                 return None
         return new_block_ids
 
-    def _preempt(self, victim: Request, taker: Request, draft: StepDraft, now: float) -> None:
+    def _preempt(
+        self, victim: Request, taker: Request, draft: StepDraft, now: float, reason: Reason
+    ) -> None:
         """Move the victim back to the waiting queue: its blocks go back, to the host if that costs
         less than to compute them again. Its outputs stay, and so does its priority key.
         """
@@ -289,10 +323,14 @@ class Scheduler:
             victim.note(now, Reason.SWAPPED_OUT, num_kept, other)
         else:
             self._cache.release(victim.table)
-            victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
+            victim.note(now, reason, victim.num_computed, other)
         self._running.remove(victim)
         self._prefix_waits.drop(victim)
-        self._counters.note_preemption(victim, was_swapped=num_kept is not None)
+        is_urgent = reason is Reason.PREEMPTED_FOR_URGENT
+        victim.num_urgent += is_urgent
+        self._counters.note_preemption(
+            victim, was_swapped=num_kept is not None, is_urgent=is_urgent
+        )
         self._admission.note_preemption(self._number)
         draft.num_preempted += 1
         victim.num_discarded = victim.num_computed
@@ -432,6 +470,7 @@ class Scheduler:
         self._appointments.note_end(request)
         del self._requests[request.id]
         self._counters.usage.close(request.new.tenant)
+        self._shares.close(request.tenant)
         self._prefix_waits.drop(request)
         if request not in self._running:
             self._waiting.remove(request)

@@ -3,25 +3,38 @@ Large Language Models (arXiv 2401.00588).
 
 A counter grows by the prompt tokens computed and, at twice the price, the tokens sampled, over the
 request's weight. Prefix hits and recomputation cost nothing, so counters only grow.
+
+A tenant that comes anew starts at the level: no lower than the least served who wait, and as much
+higher than before as the counters of all who are here have grown in the mean. Were it the former
+alone, new tenants that come one after another would keep it where it is, and hold back for ever
+whoever was served more.
 """
 
 from collections.abc import Mapping
 
-from quire.scheduler.request import Request
+from quire.scheduler.request import NewRequest, Request
 
 PROMPT_PRICE = 1.0
 OUTPUT_PRICE = 2.0
 MIN_SWEEP = 1024
 
 
+def largest_price(new: NewRequest) -> float:
+    """Return the price of a request's prompt or of all that it may sample, whichever is more, over
+    its weight."""
+    prompt, outputs = len(new.prompt_token_ids), new.stopping.max_tokens
+    return max(PROMPT_PRICE * prompt, OUTPUT_PRICE * outputs) / new.weight
+
+
 class Shares:
     """The counters by tenant. A tenant that is not listed has no more than `_level`, which is where
-    it starts.
+    it starts. Those in `_live` have so many requests, waiting or running.
     """
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
         self._level = 0.0
+        self._live: dict[str, int] = {}
         self._sweep_at = MIN_SWEEP
 
     def __len__(self) -> int:
@@ -32,12 +45,24 @@ class Shares:
         """Return the service of the tenant, in prices over weights."""
         return self._served.get(tenant, self._level)
 
-    def enter(self, tenant: str, level: float) -> None:
-        """Note that the tenant has someone waiting again: it starts no lower than `level`, that of
-        the least served who wait, since having waited for nothing is no credit.
+    def open(self, tenant: str) -> None:
+        """Note one more request of the tenant."""
+        self._live[tenant] = self._live.get(tenant, 0) + 1
+
+    def close(self, tenant: str) -> None:
+        """Note one request of the tenant less."""
+        self._live[tenant] -= 1
+        if not self._live[tenant]:
+            del self._live[tenant]
+
+    def enter(self, tenant: str, least: float) -> None:
+        """Note that the tenant has someone waiting again: it starts no lower than `least`, the
+        counter of the least served who wait, since having waited for nothing is no credit; and if
+        it has no request yet, no lower than the level.
         """
-        self._level = max(self._level, level)
-        self._served[tenant] = max(self.served(tenant), self._level)
+        self._level = max(self._level, least)
+        lowest = least if tenant in self._live else self._level
+        self._served[tenant] = max(self.served(tenant), lowest)
         if len(self._served) > self._sweep_at:
             self._sweep()
 
@@ -57,18 +82,24 @@ class Shares:
 
     def charge_elsewhere(self, served: Mapping[str, float]) -> None:
         """Charge tenants for their service in other engines."""
-        for tenant, price in served.items():
-            self._served[tenant] = self._served.get(tenant, self._level) + price
+        for tenant, amount in served.items():
+            self._add(tenant, amount)
         if len(self._served) > self._sweep_at:
             self._sweep()
 
     def _charge(self, request: Request, price: float) -> None:
-        tenant = request.tenant
-        self._served[tenant] = self._served.get(tenant, self._level) + price / request.new.weight
+        self._add(request.tenant, price / request.new.weight)
+
+    def _add(self, tenant: str, amount: float) -> None:
+        self._served[tenant] = self.served(tenant) + amount
+        if tenant in self._live:
+            self._level += amount / len(self._live)
 
     def _sweep(self) -> None:
         """Forget the tenants that would be lifted if they came back."""
         self._served = {
-            tenant: served for tenant, served in self._served.items() if served >= self._level
+            tenant: served
+            for tenant, served in self._served.items()
+            if served >= self._level or tenant in self._live
         }
         self._sweep_at = max(MIN_SWEEP, 2 * len(self._served))

@@ -172,7 +172,8 @@ class Stats(NamedTuple):
     """The accounts after a step: gauges as they are, counters since start.
 
     Of the host's blocks, `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host`
-    may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
+    may be found. Of `num_preemptions`, `num_swaps` were by swap, and `num_urgent_preemptions` for
+    more urgent requests, `num_urgent_swaps` of them by swap. `num_copied_out`, `num_copied_in`
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
     `num_tokens_without_state` tokens K and V were found, but no snapshot of the states. Of
@@ -241,6 +242,8 @@ class Stats(NamedTuple):
     num_ttft_missed: int = 0
     num_itl_met: int = 0
     num_itl_missed: int = 0
+    num_urgent_preemptions: int = 0
+    num_urgent_swaps: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -12,8 +12,9 @@ class StepDraft:
 
     `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
     would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
-    `num_unready` others wait and keep nothing. The results of `num_under_way` earlier steps have
-    not come. Of prompts it computes the `share` at most, once that is known.
+    `num_unready` others wait and keep nothing. While requests are admitted before the running are
+    scheduled, `num_kept` of its tokens are kept for these. The results of `num_under_way` earlier
+    steps have not come. Of prompts it computes the `share` at most, once that is known.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
@@ -23,6 +24,7 @@ class StepDraft:
         self.num_aside = 0
         self.num_reserved = 0
         self.num_unready = 0
+        self.num_kept = 0
         self.share: PromptShare | None = None
         self._num_prompt_tokens = 0
         self._max_tokens = max_num_batched_tokens
@@ -39,9 +41,10 @@ class StepDraft:
     @property
     def prompt_tokens_left(self) -> int:
         """The tokens of prompts that the step may yet compute."""
+        tokens_left = self.tokens_left - self.num_kept
         if self.share is None or self.share.num_tokens is None:
-            return self.tokens_left
-        return min(self.tokens_left, max(self.share.num_tokens - self._num_prompt_tokens, 0))
+            return tokens_left
+        return min(tokens_left, max(self.share.num_tokens - self._num_prompt_tokens, 0))
 
     def add_new_request(self, request: Request) -> None:
         """Note that the request is admitted, with all the blocks of its table."""

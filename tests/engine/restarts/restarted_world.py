@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event, NewRequest, ResumedOutput, ThinkingBudget
 from quire.scheduler.step import Delta, Finish, Refusal, Stats
 from tests.engine.invariants import (
@@ -23,7 +23,6 @@ from tests.engine.invariants import (
 from tests.engine.toy_engine import Arrival, Shape, World, play
 
 ADMISSIONS = (Reason.ADMITTED, Reason.FORKED)
-PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
 
 
 class Crash(NamedTuple):

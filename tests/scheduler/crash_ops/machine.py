@@ -62,7 +62,7 @@ def draw_shape(draw: random.Random) -> MachineShape:
         max_num_queued_reqs=draw.choice([2, 10, 100]),
         watermark=draw.choice([0.0, 0.1]),
         scheduling_policy=draw.choice(list(PolicyName)),
-        priority_ageing_s=draw.choice([0.0, 1.0, 30.0]),
+        priority_ageing_s=draw.choice([0.5, 1.0, 30.0]),
         max_skips=draw.randint(0, 3),
         preemption_mode=draw.choice(list(PreemptionMode)),
         wait_for_prefix=draw.random() < 0.5,
@@ -271,6 +271,7 @@ class CrashMachine:
             self.num_done["wasted tokens"] += used.num_wasted_tokens
         for stats in self._clients.stats:
             self.num_done["preempted"] += stats.num_preemptions
+            self.num_done["preempted for urgent ones"] += stats.num_urgent_preemptions
             self.num_done["swapped out"] += stats.num_swaps
             self.num_done["tokens found"] += stats.num_prefix_hits
             self.num_done["tokens forked"] += stats.num_forked_tokens

@@ -21,7 +21,8 @@ SCHEDULER = Scheduler(
     KVCache(CacheConfig(9, 2, num_host_blocks=4, num_states=4, num_host_states=2)),
 )
 FIXED = (
-    "config cache policy running cost counters waiting acceptance admission prefix_waits builder"
+    "config cache policy running cost counters waiting acceptance admission prefix_waits builder "
+    "urgency"
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
@@ -31,7 +32,7 @@ KNOWN = {
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
     "num_late late_debt",
     "running": "shares by_id order queues",
-    "shares": "served level sweep_at",
+    "shares": "served level sweep_at live",
     "deadlines": "heap num_added",
     "throughput": "began ended_s num_tokens seconds was_busy busy_steps_s busy_s",
     "cost": "mode steps copies state_copies",
@@ -52,7 +53,7 @@ KNOWN = {
 PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
-    "num_earlier_preemptions num_discarded num_scored "
+    "num_earlier_preemptions num_urgent num_discarded num_scored "
     "num_skips is_late num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
     "prompt_step timeline journal generated",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from quire.engine.messages import Submit
 from quire.engines.process.token_stream import TokenStream
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event, NewRequest, ResumedOutput
 from quire.scheduler.step import Delta, Finish
 
@@ -98,10 +98,7 @@ class SubmittedRequest:
             num_prompt_tokens=len(self.request.prompt_token_ids),
             num_output_tokens=len(self.token_ids),
             num_cached_tokens=cached[0] if cached else 0,
-            num_preemptions=sum(
-                event.reason in (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
-                for event in self.timeline
-            ),
+            num_preemptions=sum(event.reason in PREEMPTIONS for event in self.timeline),
             queue_s=admitted_s - first.get(Reason.QUEUED, self.submitted_s),
             prefill_s=first_token_s - admitted_s,
             decode_s=now - first_token_s,

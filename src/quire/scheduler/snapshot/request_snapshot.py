@@ -29,6 +29,7 @@ class RequestSnapshot(NamedTuple):
     num_cached: int
     num_preemptions: int
     num_earlier_preemptions: int
+    num_urgent: int
     num_discarded: int
     num_scored: int
     num_skips: int
@@ -66,6 +67,7 @@ def snapshot_request(
         request.num_cached,
         request.num_preemptions,
         request.num_earlier_preemptions,
+        request.num_urgent,
         request.num_discarded,
         request.num_scored,
         request.num_skips,
@@ -101,6 +103,7 @@ def restored_request(
         num_cached=snapshot.num_cached,
         num_preemptions=snapshot.num_preemptions,
         num_earlier_preemptions=snapshot.num_earlier_preemptions,
+        num_urgent=snapshot.num_urgent,
         num_discarded=snapshot.num_discarded,
         num_scored=snapshot.num_scored,
         num_skips=snapshot.num_skips,

@@ -137,6 +137,7 @@ def restore_scheduler(
         request = restored_request(each, table, tenants.id_of(each.tenant), scheduler._journal)
         scheduler._requests[request.id] = request
         request.generated = scheduler._counters.usage.open(request.new.tenant)
+        scheduler._shares.open(request.tenant)
         if each.is_running:
             scheduler._running.add(request)
     _restore_queue(scheduler, snapshot.queue, tenants)

@@ -214,6 +214,8 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "capacity": stats.num_waiting_for_capacity,
         "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
     }
+    num_recomputed = stats.num_preemptions - stats.num_swaps
+    num_urgent = stats.num_urgent_preemptions - stats.num_urgent_swaps
     return {
         "num_requests_running": [((), stats.num_running)],
         "num_requests_waiting": [((), stats.num_waiting)],
@@ -224,8 +226,10 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "forced_tokens_total": [((), stats.num_forced_tokens)],
         "num_preemptions_total": [((), stats.num_preemptions)],
         "preemptions_total": [
-            (("recompute", "blocks"), stats.num_preemptions - stats.num_swaps),
-            (("swap", "blocks"), stats.num_swaps),
+            (("recompute", "blocks"), num_recomputed - num_urgent),
+            (("swap", "blocks"), stats.num_swaps - stats.num_urgent_swaps),
+            (("recompute", "urgent"), num_urgent),
+            (("swap", "urgent"), stats.num_urgent_swaps),
         ],
         "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
         "recomputed_tokens_total": [

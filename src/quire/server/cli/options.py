@@ -302,8 +302,8 @@ OPTIONS: tuple[Option, ...] = (
         "priority-ageing-s",
         SCHEDULING,
         seconds,
-        "Seconds of waiting that improve the priority by one. With 0, a stream of better requests "
-        "may hold back another one for ever.",
+        "Seconds of waiting that improve the priority by one in the queue, above 0 and at most "
+        "86400, so that no stream of better requests holds back another one for ever.",
     ),
     Option(
         "max-skips",

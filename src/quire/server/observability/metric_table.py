@@ -227,7 +227,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "preemptions_total",
-        "Preemptions of running requests, by method and cause.",
+        "Preemptions of running requests, by method and cause: blocks that others need, or a more "
+        "urgent request.",
         "kind",
         "cause",
         twin=False,

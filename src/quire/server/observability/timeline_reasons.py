@@ -63,6 +63,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.NOT_PINNED: Meaning("blocks_too_many"),
     Reason.PIN_LOST: Meaning(),
     Reason.PREEMPTED_FOR_BLOCKS: Meaning("tokens_thrown", TimelinePart.PREEMPTED),
+    Reason.PREEMPTED_FOR_URGENT: Meaning("tokens_thrown", TimelinePart.PREEMPTED),
     Reason.SWAPPED_OUT: Meaning("tokens_kept", TimelinePart.PREEMPTED),
     Reason.ENGINE_RESTARTED: Meaning("outputs_kept", TimelinePart.PREEMPTED),
     Reason.STOP_TOKEN: Meaning("token_id", TimelinePart.DELIVERED),

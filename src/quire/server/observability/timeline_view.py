@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Finish
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
@@ -17,7 +17,7 @@ from quire.server.observability.timelines import ChoiceTimeline, Timeline
 
 TICKS_PER_MS = 64
 _FIRST_ADMITTED = (Reason.ADMITTED, Reason.FORKED)
-_PREEMPTED = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
+_THROWN = (Reason.PREEMPTED_FOR_BLOCKS, Reason.PREEMPTED_FOR_URGENT)
 
 
 class EventOut(msgspec.Struct, frozen=True):
@@ -217,7 +217,7 @@ def _live_counts(choice: ChoiceTimeline, events: Sequence[Event]) -> Counts:
         choice.num_prompt_tokens,
         cached[0] if cached else 0,
         choice.num_outputs,
-        sum(event.reason in _PREEMPTED for event in events),
+        sum(event.reason in PREEMPTIONS for event in events),
         _num_lost(events),
     )
 
@@ -227,7 +227,7 @@ def _num_lost(events: Sequence[Event]) -> int:
     cache."""
     lost = thrown = 0
     for event in events:
-        if event.reason is Reason.PREEMPTED_FOR_BLOCKS:
+        if event.reason in _THROWN:
             thrown = event.number
             lost += thrown
         elif event.reason is Reason.RESUMED:

@@ -1,12 +1,10 @@
 """Adds up what the steps between two events of the live view have done."""
 
 from quire.engine.messages import EngineOutput
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import PREEMPTIONS
 from quire.scheduler.step import Stats
 from quire.server.observability.live.live_view import PreemptedRequest
 from quire.server.observability.live.wire import Figures
-
-_PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
 
 
 class StepFigures:
@@ -26,7 +24,7 @@ class StepFigures:
             self._num_steps += 1
             self._step_s += output.step_s
         for request_id, event in output.events:
-            if event.reason in _PREEMPTIONS:
+            if event.reason in PREEMPTIONS:
                 self.preempted.append(PreemptedRequest(request_id, event))
 
     def figures(self, stats: Stats, num_unlisted: int, now: float) -> Figures:

@@ -47,6 +47,8 @@ export const REASONS = {
   not_pinned: (n) => `Not pinned: others were meanwhile, ${counted(n, "block")} too many.`,
   pin_lost: () => "Not pinned: the prefix cache was reset meanwhile.",
   preempted_for_blocks: (n, by) => `Preempted${forWhom(by)}; ${tokens(n)} were thrown away.`,
+  preempted_for_urgent: (n, by) =>
+    `Gave its place to a more urgent request${by && `,${by}`}; ${tokens(n)} were thrown away.`,
   swapped_out: (n, by) => `Preempted${forWhom(by)}; the host keeps ${tokens(n)}.`,
   engine_restarted: (n) => `The engine was started again; ${counted(n, "output token")} were kept.`,
   stop_token: () => "Ended at a stop token.",
@@ -85,7 +87,7 @@ export const PARTS = {
 export const QUESTIONS = [
   ["Why did it wait?", (event) => event.startsWith("waits"), "It did not wait for anything."],
   ["Who preempted it?",
-    (event) => ["preempted_for_blocks", "swapped_out", "engine_restarted"].includes(event),
+    (event) => event.startsWith("preempted") || ["swapped_out", "engine_restarted"].includes(event),
     "Nobody."],
   ["Why was no more of its prompt cached?", (event) => event.startsWith("miss"),
     "All that could be cached was."],
