@@ -12,6 +12,7 @@ from quire.cache.chain import Chain, Content
 from quire.cache.host_pool import HostPool
 from quire.cache.prefix import find_prefix
 from quire.cache.spec import AttentionPattern
+from quire.cache.states.state_cache import StateCache
 from quire.cache.states.state_pool import FoundState, StateTier
 
 ON_HOST = -1
@@ -101,6 +102,21 @@ class BlockFinder:
             for key in (group_key(chain.digests[index], group),)
         ]
         return self._found(ids, host_hits)
+
+    def prefix_with_state(
+        self, states: StateCache, chain: Chain, max_blocks: int, *, use_host: bool
+    ) -> ComputedBlocks:
+        """Return the longest prefix after which the K and V and a snapshot of `states` are found;
+        `num_kv_tokens` is that of K and V alone."""
+        found = self.prefix(chain, max_blocks, use_host=use_host)
+        num_kv_tokens = found.num_tokens
+        if not self.groups:
+            num_kv_tokens = states.num_seen(chain, max_blocks) * self.block_size
+        while state := states.find(chain, found.num_cached_blocks, use_host=use_host):
+            if state.num_blocks == found.num_cached_blocks:
+                return found._replace(state=state, num_kv_tokens=num_kv_tokens)
+            found = self.prefix(chain, state.num_blocks, use_host=use_host)
+        return self.nothing()._replace(num_kv_tokens=num_kv_tokens)
 
     def _found(self, ids: tuple[list[int], ...], host_hits: list[HostHit]) -> ComputedBlocks:
         num_blocks = len(ids[0])

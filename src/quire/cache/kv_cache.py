@@ -10,6 +10,7 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from quire.cache.admission import BlockFinder, BlocksMissing, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
@@ -428,27 +429,15 @@ class KVCache:
         if self._is_caching and use_cache:
             table.chain.extend(token_ids)
             num_reusable = (len(token_ids) - 1) // self._block_size
-            found = self._found(table.chain, num_reusable, use_host=use_host)
+            look = self._finder.prefix
+            if self._states is not None:
+                look = partial(self._finder.prefix_with_state, self._states)
+            found = look(table.chain, num_reusable, use_host=use_host)
         if swap is None or found.num_tokens >= swap.num_computed:
             return found
         if swap.retained and swap.epoch != self._epoch:
             return found
         return self._finder.swapped(table.chain, swap) or found
-
-    def _found(self, chain: Chain, num_reusable: int, *, use_host: bool) -> ComputedBlocks:
-        """Return the longest prefix after which the K and V and, for recurrent layers, a snapshot
-        of their states are found."""
-        found = self._finder.prefix(chain, num_reusable, use_host=use_host)
-        if self._states is None:
-            return found
-        states, num_kv_tokens = self._states, found.num_tokens
-        if not self._groups:
-            num_kv_tokens = states.num_seen(chain, num_reusable) * self._block_size
-        while state := states.find(chain, found.num_cached_blocks, use_host=use_host):
-            if state.num_blocks == found.num_cached_blocks:
-                return found._replace(state=state, num_kv_tokens=num_kv_tokens)
-            found = self._finder.prefix(chain, state.num_blocks, use_host=use_host)
-        return self._finder.nothing()._replace(num_kv_tokens=num_kv_tokens)
 
     def _num_kv_found(self, table: BlockTable, token_ids: Sequence[int]) -> int:
         """Return the tokens whose K and V were found at the admission of this table, or would be

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from quire.cache.admission import ComputedBlocks
+from quire.cache.admission import BlockFinder, ComputedBlocks
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import AccountsError
 from quire.cache.block_table import BlockTable
@@ -102,25 +102,27 @@ def writes_a_snapshot_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hits_on_keys_and_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
-        cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool
+        finder: BlockFinder, _: StateCache, chain: Chain, max_blocks: int, *, use_host: bool
     ) -> ComputedBlocks:
-        return cache._finder.prefix(chain, num_reusable, use_host=use_host)
+        return finder.prefix(chain, max_blocks, use_host=use_host)
 
-    monkeypatch.setattr(KVCache, "_found", trusting)
+    monkeypatch.setattr(BlockFinder, "prefix_with_state", trusting)
 
 
 def goes_on_from_an_older_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks that are found say how far, and the state is one of before."""
-    found = KVCache._found
+    find = BlockFinder.prefix_with_state
 
-    def hasty(cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool) -> ComputedBlocks:
-        right = found(cache, chain, num_reusable, use_host=use_host)
-        older = cache._states.find(chain, right.num_cached_blocks - 1) if cache._states else None
+    def hasty(
+        finder: BlockFinder, states: StateCache, chain: Chain, max_blocks: int, *, use_host: bool
+    ) -> ComputedBlocks:
+        right = find(finder, states, chain, max_blocks, use_host=use_host)
+        older = states.find(chain, right.num_cached_blocks - 1)
         if right.state is None or older is None:
             return right
         return right._replace(state=right.state._replace(state_id=older.state_id))
 
-    monkeypatch.setattr(KVCache, "_found", hasty)
+    monkeypatch.setattr(BlockFinder, "prefix_with_state", hasty)
 
 
 def gives_states_back_too_early(monkeypatch: pytest.MonkeyPatch) -> None:

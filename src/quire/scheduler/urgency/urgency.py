@@ -115,7 +115,7 @@ class Urgency:
         """Return how many blocks the victim alone holds behind what it has in common with the
         claimant."""
         table = victim.table
-        size = self._cache.block_recompute_cost.num_tokens
+        size = self._cache.prefix_recompute_cost(1).num_tokens
         mine = table.chain.digests[: table.num_cached_blocks]
         theirs = self._cache.block_keys(claimant.table, claimant.token_ids)
         pairs = enumerate(zip(mine, theirs, strict=False))
