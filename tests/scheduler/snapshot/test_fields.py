@@ -63,7 +63,7 @@ PLAIN: dict[type, str] = {
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
     "payer name states",
     StateTable: "live current position num_known num_saved wanted pending kept last_output "
-    "num_output_blocks",
+    "num_output_blocks num_kv_found",  # the last is asked for at an admission alone
     Snapshot: "state_id content num_blocks kind before num_saved after used num_hits num_lent "
     "priority",
 }
