@@ -40,8 +40,8 @@ MAX_STREAM_REQUESTS = 400
 
 @dataclass(slots=True)
 class StallRun:
-    """What one server did while it was watched: seconds between two events with text of one
-    stream, seconds to the first token of the long prompts, and tokens a second of both."""
+    """The figures of one server while it was watched: seconds between two events with text of one
+    stream, seconds to the first token of the long prompts, and the tokens of both."""
 
     label: str
     gaps_s: list[float] = field(default_factory=list)

@@ -148,13 +148,6 @@ def test_joined_weights_are_one_and_stay_what_they_were(
 
 
 @native
-def test_weights_that_do_not_fill_their_panels_are_not_joined(subject: Subject) -> None:
-    panel = subject.format.panel_rows
-    parts = [subject.pack(subject.made(n, 3840)) for n in (panel + 1, panel)]
-    assert (subject.kernel.join(parts) is None) == (panel > 1)
-
-
-@native
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_what_is_not_finite_stays_in_its_row_and_column(subject: Subject, bad: float) -> None:
     """Quantised rows become NaN; other products are what they are by definition."""

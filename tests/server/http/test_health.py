@@ -122,6 +122,7 @@ def test_server_info_has_the_memory_receipt() -> None:
         "num_blocks": 1000,
         "num_host_blocks": 0,
         "num_states": 0,
+        "num_host_states": 0,
         "max_model_len": 256,
         "max_num_batched_tokens": 512,
         "kv_dtype": "int8",
