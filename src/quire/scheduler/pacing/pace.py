@@ -1,5 +1,5 @@
 """Decides how many tokens of prompts a step computes beside running outputs, so that these keep
-their pace: that which their requests ask for, or a few times that of a step without prompts.
+their pace: that which their requests ask for, or some times that of a step without prompts.
 
     outputs of 8 requests, 30 ms a step;     within 90 ms go 8 tokens of outputs and 180 of
     a prompt of 1,024 tokens waits           prompts: the prompt is computed in six steps
@@ -12,8 +12,10 @@ from quire.scheduler.pacing.step_times import LearnedStepTimes
 from quire.scheduler.pacing.step_work import StepWork
 from quire.scheduler.request import Request
 
-STALL = 3.0
-"""Without a target, a step with prompts takes so many times the time of one without."""
+STALL = 8.0
+"""Without a target, a step with prompts takes at most so many times the time of one without. Three
+times would halve the time between tokens beside prompts, and cost a CPU a quarter of its tokens a
+second there (decision 138)."""
 LEAST_TOKENS = 16
 """Prompts get so many tokens of each step, whatever the targets are, so that they end."""
 MARGIN_OF_ERROR, MOST_MARGIN = 2.0, 0.5

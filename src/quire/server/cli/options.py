@@ -263,7 +263,7 @@ OPTIONS: tuple[Option, ...] = (
         some_milliseconds,
         "Target of milliseconds between tokens, where neither a request nor its key has one: "
         "prompts get what a step of that time leaves them. Without one they take no more than "
-        "twice the time that the outputs of a step take.",
+        "seven times the time that the outputs of a step take.",
         shown="none",
     ),
     Option(
