@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.cache.admission import ComputedBlocks
+from quire.cache.admission import BlockFinder, ComputedBlocks
 from quire.cache.block_hash import STATE_GROUP, group_key
 from quire.cache.chain import Chain, Content
-from quire.cache.kv_cache import KVCache
 from quire.cache.spec import FULL
 from quire.cache.states.policy import SnapshotPolicy
 from quire.cache.states.state_cache import StateCache
@@ -276,11 +275,11 @@ def writes_the_state_of_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finds_blocks_without_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
-        cache: KVCache, chain: Chain, num_reusable: int, *, use_host: bool
+        finder: BlockFinder, _: StateCache, chain: Chain, max_blocks: int, *, use_host: bool
     ) -> ComputedBlocks:
-        return cache._finder.prefix(chain, num_reusable, use_host=use_host)
+        return finder.prefix(chain, max_blocks, use_host=use_host)
 
-    monkeypatch.setattr(KVCache, "_found", trusting)
+    monkeypatch.setattr(BlockFinder, "prefix_with_state", trusting)
 
 
 @pytest.mark.parametrize(
