@@ -92,7 +92,7 @@ def test_a_promise_without_a_state_is_seen(
 
 
 def test_one_state_is_left_for_the_request_itself() -> None:
-    """Those that run have theirs; a load takes none of them."""
+    """Running requests have their states; a load takes none of them."""
     cache = KVCache(CacheConfig(64, BLOCK_SIZE, num_states=4))
     runs, asks = cache.open_table(), cache.open_table()
     assert cache.admit(runs, TOKENS[::-1]) == 0

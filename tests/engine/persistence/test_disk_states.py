@@ -108,7 +108,7 @@ def test_a_prompt_that_parts_goes_on_from_the_last_state_before(
 
 
 def test_the_state_of_an_output_is_written_at_its_end(tmp_path: Path) -> None:
-    """Those on the way are superseded."""
+    """States on the way to the folder are superseded."""
     shape = replace(STATES, snapshots=SnapshotPolicy(ladder=0))
     with disk_world(tmp_path, shape) as world:
         run(world, "a", shape, PROMPT[:13], num_outputs=20)
@@ -226,7 +226,7 @@ def test_a_small_folder_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_engines_send_each_other_states(tmp_path: Path, shape: Shape) -> None:
-    """What the other folder has is in both then."""
+    """The content of the other folder is in both then."""
     with two_worlds(tmp_path, shape) as (offers, asks, _):
         run(offers, "first", shape, num_outputs=1)
         num_blocks = offers.store.num_blocks

@@ -30,7 +30,7 @@ EXACT = {
 }
 PROMPTS = some_prompts(4, 30)
 WHOLE_ATTENTION = ("kimi_linear", "olmo_hybrid")
-"""Those whose plan leaves every rank all attention heads."""
+"""Families whose plan leaves every rank all attention heads."""
 
 
 @long_but_for(IN_EVERY_RUN, "name", RECURRENT)

@@ -28,7 +28,7 @@ HALVED = (
 )
 """Those whose heads are divided: the usual ones, and one for each other way of a plan."""
 WHOLE_HEADS = ("phi3", "olmo2", "granitemoe")
-"""Those whose plan leaves every rank all heads."""
+"""Families whose plan leaves every rank all heads."""
 IN_EVERY_RUN = ("llama", "gemma2", "mixtral", "gpt_neox")
 """The families of HALVED in every run: the usual plan, norms behind attention, experts, and Q, K
 and V in one weight."""

@@ -174,7 +174,7 @@ class InputReader:
         """Return whether values are of their schemas, checked in a process, one request after the
         other. A schema whose check takes too long is not checked again for a while, since each try
         holds the answers of others up."""
-        check = partial(self._checked, checks)
+        check = partial(self._checked, checks, tenant)
         num_bytes = sum(len(each.schema) + len(each.value) for each in checks)
         try:
             async with asyncio.timeout(LONGEST_CHECK_S):
@@ -182,9 +182,9 @@ class InputReader:
         except (TimeoutError, Overloaded):
             return Validity.UNCHECKED
 
-    async def _checked(self, checks: tuple[ValueCheck, ...]) -> Validity:
+    async def _checked(self, checks: tuple[ValueCheck, ...], tenant: str) -> Validity:
         known, now = self._unchecked, self._clock()
-        digest = sha256(repr([each.schema for each in checks]).encode()).digest()
+        digest = sha256(repr([tenant, *(each.schema for each in checks)]).encode()).digest()
         if known.get(digest, 0.0) > now:
             return Validity.UNCHECKED
         checked = await self._workers.validity(checks)
