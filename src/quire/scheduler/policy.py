@@ -46,7 +46,7 @@ class Policy:
         arrivals, once and for all.
         """
         if self.name is not PolicyName.PRIORITY:
-            return 0.0, number
+            return arrived_s, number
         return new.priority + arrived_s / self.ageing_s, number
 
     def running_order(self, request: Request, *, number: int) -> SortKey:

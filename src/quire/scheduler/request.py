@@ -127,6 +127,9 @@ class NewRequest:
     computed. With `pins_prompt`, which goes with `max_tokens` 0, the full blocks of its prompt stay
     in the prefix cache, under its id, until they are unpinned. Its first token should come within
     `target_ttft_s` seconds, and each later one within `target_itl_s` of the one before.
+    Requests of one tenant and `session`, a name that their client gives or "", may be turns of one
+    conversation; `endpoint` names the API that they came by. For `retention_s` seconds after its
+    end what is cached of its prompt is evicted only behind what nobody asked to keep.
     """
 
     id: str
@@ -145,6 +148,9 @@ class NewRequest:
     pins_prompt: bool = False
     target_ttft_s: float | None = None
     target_itl_s: float | None = None
+    session: str = ""
+    endpoint: str = ""
+    retention_s: float | None = None
 
     @property
     def needs_all_rows(self) -> bool:

@@ -159,6 +159,9 @@ class Scheduler:
         """Let the blocks that a request has pinned be evicted, if it has pinned any."""
         self._cache.pins.unpin(request_id)
 
+    def note_turn(self, request_id: str, now: float, *, calls_tools: bool) -> None:
+        """Note that the answer of a request that has ended is over, and whether it calls tools."""
+
     def charge(self, served: Mapping[str, float]) -> None:
         """Charge tenants for their service in other engines."""
         self._shares.charge_elsewhere(served)

@@ -58,7 +58,7 @@ PLAIN: dict[type, str] = {
     "prompt_step timeline journal generated",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
-    "target_ttft_s target_itl_s",
+    "target_ttft_s target_itl_s session endpoint retention_s",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
     "payer name states",
@@ -102,4 +102,4 @@ def test_every_field_of_plain_values_is_known() -> None:
     assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private", "state_id"]
     assert list(HostState._fields) == ["state_id", "content", "num_blocks", "kind"]
     assert len(Chain.__slots__) == 7
-    assert len(ArrivalSnapshot._fields) == 15
+    assert len(ArrivalSnapshot._fields) == 18

@@ -99,7 +99,7 @@ def snapshot_scheduler(
             snapshot_request(
                 request,
                 snapshot_table(cache, request.table, numbers),
-                (tenants.number(request.new.tenant), tenants.number(request.tenant)),
+                tenants,
                 is_running=request in scheduler._running,
             )
             for request in requests
