@@ -12,6 +12,7 @@ from quire.scheduler.pacing.target_counts import TargetCounts
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
+from quire.scheduler.sessions.session_counts import SessionCounts
 from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure, StepLaunch
 from quire.scheduler.usage.ledger import UsageLedger
 
@@ -92,6 +93,7 @@ class Counters:
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
     targets: TargetCounts = field(default_factory=TargetCounts)
+    sessions: SessionCounts = field(default_factory=SessionCounts)
 
     def note_admission(
         self, request: Request, num_hit: int, now: float, *, was_swapped: bool

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import LoadSource, Reason
+from quire.scheduler.sessions.session import Session
 from quire.scheduler.usage.ledger import GeneratedTokens
 
 SortKey: TypeAlias = tuple[float, int]
@@ -217,7 +218,7 @@ class Request:
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
-    `generated`.
+    `generated`. A turn of a conversation has its `session`.
     """
 
     new: NewRequest
@@ -250,6 +251,7 @@ class Request:
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)
     generated: GeneratedTokens = field(default_factory=GeneratedTokens)
+    session: Session | None = None
 
     @property
     def id(self) -> str:

@@ -39,6 +39,7 @@ from quire.scheduler.refusals import deadline_unreachable
 from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
+from quire.scheduler.sessions.sessions import Sessions
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Delta, Finish, Refusal, SeqChunk, Stats, Step, StepResult
 from quire.scheduler.step_draft import StepDraft
@@ -49,6 +50,8 @@ from quire.scheduler.usage.meter import UsageMeter
 
 NUM_TRIED = 4
 """The maximum number of requests behind a head without blocks that are tried in one step."""
+MAX_HELD = 8
+"""The maximum number of requests in one step that wait for sessions and let others by."""
 
 
 class Scheduler:
@@ -69,14 +72,16 @@ class Scheduler:
         self._cost = CostModel(config.preemption_mode)
         self._pace = Pace()
         self._appointments = Appointments(self._cost, self._throughput)
-        self._builder = RequestBuilder(cache, config.policy, self._journal)
         self._finished_requests: list[str] = []
         self._ended: list[Delta] = []
         self._number = 0
         self._num_admitted = 0
         self._counters = Counters()
         self.usage = UsageMeter(self._counters.usage, cache, self._waiting)
-        self._admission = Admission(config, cache, self._running, self._cost, self._counters)
+        counters, running, cost = self._counters, self._running, self._cost
+        self._sessions = Sessions(config, cache, running, cost, counters.sessions)
+        self._builder = RequestBuilder(cache, config.policy, self._sessions, self._journal)
+        self._admission = Admission(config, cache, running, cost, counters, self._sessions)
         self._prefix_waits = self._admission.prefix_waits
         self._urgency = Urgency(
             config, cache, self._waiting, self._running, self._shares, self._admission
@@ -151,6 +156,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         """Make nothing that is cached findable again; nothing is pinned any more."""
+        self._sessions.clear()
         self._cache.reset()
         self._prefix_waits.clear()
         self._counters.note_reset()
@@ -161,6 +167,7 @@ class Scheduler:
 
     def note_turn(self, request_id: str, now: float, *, calls_tools: bool) -> None:
         """Note that the answer of a request that has ended is over, and whether it calls tools."""
+        self._sessions.note_turn(request_id, now, calls_tools=calls_tools)
 
     def charge(self, served: Mapping[str, float]) -> None:
         """Charge tenants for their service in other engines."""
@@ -177,6 +184,7 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Return the next step; it may be empty when all that is left awaits a late result."""
         self.usage.advance(now)
+        self._sessions.advance(now)
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
@@ -224,6 +232,7 @@ class Scheduler:
         self._deadlines.add(request)
         self._waiting.add(request)
         self._shares.open(request.tenant)
+        self._sessions.enter(request, now)
 
     def _expire(self, now: float) -> None:
         """End the requests past their deadline; the next update reports them."""
@@ -356,7 +365,8 @@ class Scheduler:
             if blocker is None:
                 continue
             head.note(now, *blocker)
-            if blocker.reason not in HOLDING_NOBODY:
+            draft.num_held += blocker.reason is Reason.WAITS_FOR_SESSIONS
+            if blocker.reason not in HOLDING_NOBODY or draft.num_held == MAX_HELD:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
                 break
@@ -417,6 +427,7 @@ class Scheduler:
         self._waiting.remove(request)
         self._waiting.note_admission(request, len(request.token_ids) - num_computed)
         self._prefix_waits.admit(request)
+        self._sessions.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)
         self._running.add(request)
@@ -466,6 +477,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
         self.usage.advance(now)
         request.note(now, reason, request.token_ids[-1])
+        self._sessions.leave(request, now)
         self._leave(request)
         return finish_of(request, reason, now)
 

@@ -22,7 +22,7 @@ SCHEDULER = Scheduler(
 )
 FIXED = (
     "config cache policy running cost counters waiting acceptance admission prefix_waits builder "
-    "urgency"
+    "urgency sessions"
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
@@ -42,12 +42,14 @@ KNOWN = {
     "times": "products moments coefficients num_since error most_prompt",
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
+    "sessions": f"{FIXED} is_on is_fair block_size table gaps shares unsaid num_unsaid until_of "
+    "until num_sessions held_since_s counts",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
-    "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
+    "finder pins kept states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
     "states": "pool host copies is_reachable policy block_size is_caching seen max_seen "
     "least_tokens on_lasting",
-    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
+    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers keepers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
 PLAIN: dict[type, str] = {
@@ -55,7 +57,7 @@ PLAIN: dict[type, str] = {
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
     "num_skips is_late num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
-    "prompt_step timeline journal generated",
+    "prompt_step timeline journal generated session",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
     "target_ttft_s target_itl_s session endpoint retention_s",
