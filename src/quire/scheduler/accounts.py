@@ -239,7 +239,20 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_itl_missed=counters.targets.num_itl_missed,
         num_urgent_preemptions=counters.num_urgent,
         num_urgent_swaps=counters.num_urgent_swaps,
+        num_blocks_kept=cache.kept.num_evictable,
+        **_sessions(counters.sessions),
     )
+
+
+def _sessions(counts: SessionCounts) -> dict[str, int]:
+    """Return the counts of sessions."""
+    return {
+        "num_turns": counts.num_turns,
+        "num_turns_kept": counts.num_returned,
+        "num_kept_expired": counts.num_expired,
+        "num_kept_crowded_out": counts.num_crowded_out,
+        "num_held_for_sessions": counts.num_held,
+    }
 
 
 def _steps(counters: Counters) -> dict[str, int]:

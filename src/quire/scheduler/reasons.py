@@ -88,7 +88,6 @@ HOLDING_NOBODY = (
     Reason.WAITS_FOR_GRAMMAR,
     Reason.WAITS_FOR_DISK,
     Reason.WAITS_FOR_PEER,
-    Reason.WAITS_FOR_SESSIONS,
 )
 """The reasons for which the head of the queue waits while later requests are admitted."""
 

@@ -214,7 +214,8 @@ class Request:
     waiting requests of its `tenant`, `running_order` the running ones. While it is not
     `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
     were loaded for it, `num_from_peers` of them from other engines.
-    While it waits it `is_late` once its first token will come after its target.
+    While it waits it `is_late` once its first token will come after its target, and `is_held` once
+    it waits rather than take what is kept for sessions.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
@@ -241,6 +242,7 @@ class Request:
     num_scored: int = 1
     num_skips: int = 0
     is_late: bool = False
+    is_held: bool = False
     num_charged: int = 0
     admitted_step: int = 0
     arrived_s: float = 0.0

@@ -50,8 +50,6 @@ from quire.scheduler.usage.meter import UsageMeter
 
 NUM_TRIED = 4
 """The maximum number of requests behind a head without blocks that are tried in one step."""
-MAX_HELD = 8
-"""The maximum number of requests in one step that wait for sessions and let others by."""
 
 
 class Scheduler:
@@ -365,8 +363,10 @@ class Scheduler:
             if blocker is None:
                 continue
             head.note(now, *blocker)
-            draft.num_held += blocker.reason is Reason.WAITS_FOR_SESSIONS
-            if blocker.reason not in HOLDING_NOBODY or draft.num_held == MAX_HELD:
+            if blocker.reason is Reason.WAITS_FOR_SESSIONS and not head.is_held:
+                self._waiting.hold(head)
+                continue
+            if blocker.reason not in HOLDING_NOBODY:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
                 break
@@ -378,6 +378,7 @@ class Scheduler:
     def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
         """Return the request to be admitted next. Those that cannot have their first token in time,
         or would keep more others from it, let these by."""
+        self._waiting.held_first = self._sessions.lets_held_in(now)
         head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
         if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
             return head
@@ -425,9 +426,9 @@ class Scheduler:
         """Move the request, which has blocks for all its known tokens, to the running set and
         schedule its first chunk."""
         self._waiting.remove(request)
+        self._sessions.admit(request)
         self._waiting.note_admission(request, len(request.token_ids) - num_computed)
         self._prefix_waits.admit(request)
-        self._sessions.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)
         self._running.add(request)

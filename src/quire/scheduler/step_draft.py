@@ -12,8 +12,7 @@ class StepDraft:
 
     `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
     would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
-    `num_unready` others wait and keep nothing, and so do `num_held` for which room is kept by
-    sessions. While requests are admitted before the running are
+    `num_unready` others wait and keep nothing. While requests are admitted before the running are
     scheduled, `num_kept` of its tokens are kept for these. The results of `num_under_way` earlier
     steps have not come. Of prompts it computes the `share` at most, once that is known.
     """
@@ -25,7 +24,6 @@ class StepDraft:
         self.num_aside = 0
         self.num_reserved = 0
         self.num_unready = 0
-        self.num_held = 0
         self.num_kept = 0
         self.share: PromptShare | None = None
         self._num_prompt_tokens = 0

@@ -30,7 +30,7 @@ KNOWN = {
     "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} block_size keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
-    "num_late late_debt",
+    "num_late late_debt held_first",
     "running": "shares by_id order queues",
     "shares": "served level sweep_at live",
     "deadlines": "heap num_added",
@@ -56,7 +56,7 @@ PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
-    "num_skips is_late num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
+    "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
     "prompt_step timeline journal generated session",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "

@@ -36,10 +36,11 @@ class KeptPrefixes:
         """The number of evictable blocks that a request is about to find."""
         return self._finder.pool.num_kept(EvictionRank.EXPECTED)
 
-    def num_blocks(self, name: str) -> int:
-        """Return how many blocks are kept under a name, 0 for none."""
-        kept = self._kept.get(name)
-        return 0 if kept is None else len(kept.keys)
+    @property
+    def num_evictable(self) -> int:
+        """The number of evictable blocks that are kept at all."""
+        pool = self._finder.pool
+        return pool.num_kept(EvictionRank.ASKED) + pool.num_kept(EvictionRank.EXPECTED)
 
     def keep(self, name: str, digests: Sequence[bytes], rank: EvictionRank) -> int:
         """Keep the blocks of a chain of digests under a name, in place of what it kept before, and

@@ -33,6 +33,7 @@ class Session:
     tails: the last full blocks of the last turn, by which the next is known.
     middle: the block in the middle of the last prompt.
     num_prompt: the tokens of the last prompt.
+    num_cached: the tokens that were cached at the end of the last turn.
     num_first: the full blocks of the first prompt, which other sessions may begin with too.
     turn_id: the id of the last turn's request.
     calls_tools: whether any turn has called tools.
@@ -47,6 +48,7 @@ class Session:
     num_first: int
     num_turns: int = 0
     num_prompt: int = 0
+    num_cached: int = 0
     ended_s: float | None = None
     tails: tuple[Mark, ...] = ()
     middle: Mark | None = None

@@ -5,7 +5,8 @@
                                   until it is admitted
     it comes too late             its blocks are evicted like all others
     a turn ends without a call    the session is mostly over: what it alone has is evicted first
-    a new session has no room     it waits up to LEAD_S rather than take blocks that are kept
+    a session is new, or has      it waits up to LEAD_S rather than take blocks that are kept, and
+    lost its blocks               lets by who need not
 
 So when memory is short some sessions go on with all of their blocks, and the others after them, in
 place of all taking turns with none. Kept blocks are no reserve: running requests, turns of other
@@ -135,7 +136,7 @@ class Sessions:
         if session is None:
             return
         self._let_go(_expected(session))
-        if not session.num_turns:
+        if request.is_held or not session.num_turns:
             self._held_since_s = None
 
     def leave(self, request: Request, now: float) -> None:
@@ -192,14 +193,12 @@ class Sessions:
 
     def num_reserved(self, request: Request, now: float) -> int:
         """Return how many evictable blocks a request leaves to sessions that are expected. It is
-        none for turns of a session, where nobody else runs, for one that was admitted before or has
-        a better priority, and after a new session has waited for LEAD_S."""
+        none for the turns of these, where nobody else runs, for one that was admitted before or has
+        a better priority, and once one has waited for LEAD_S."""
         num_expected = self._cache.kept.num_expected
         if not num_expected or not len(self._running) or request.admitted_s is not None:
             return 0
-        if request.session is not None and request.session.num_turns:
-            return 0
-        if self._held_since_s is not None and now - self._held_since_s >= LEAD_S:
+        if self.lets_held_in(now) or self._goes_on(request):
             return 0
         worst = self._shares.worst_expected()
         if worst is None or request.new.priority < worst:
@@ -208,16 +207,36 @@ class Sessions:
             return min(num_expected, self._shares.num_expected(request.new.tenant))
         return num_expected
 
+    def lets_held_in(self, now: float) -> bool:
+        """Return whether a request has waited long enough for blocks that are kept."""
+        return self._held_since_s is not None and now - self._held_since_s >= LEAD_S
+
     def note_held(self, request: Request, now: float) -> None:
         """Note that a request waits rather than take blocks that are kept."""
         if self._held_since_s is None:
             self._held_since_s = now
-        self._counts.num_held += request.timeline[-1].reason is not Reason.WAITS_FOR_SESSIONS
+        self._counts.num_held += not request.is_held
+        if request.session is not None:
+            self._let_go(_expected(request.session))
 
     def clear(self) -> None:
         """Keep nothing any more, as the cache has forgotten all."""
         for name in tuple(self._until_of):
             self._let_go(name)
+
+    def _goes_on(self, request: Request) -> bool:
+        """Return whether a request is the turn of a session that has lost little of its blocks.
+
+        What it computes again would take the place of what others find, so that each of them in
+        turn computes as much again, as long as all go on. To wait costs the rest of its own blocks,
+        once. A session goes on for about as many turns as it has had.
+        """
+        session = request.session
+        if session is None or not session.num_turns:
+            return False
+        num_found = self._cache.num_cached(request.table, request.token_ids)
+        num_lost = session.num_cached - num_found
+        return num_lost * session.num_turns <= num_found
 
     def _mark(self, session: Session, request: Request, num_blocks: int) -> None:
         """Set by which blocks of an ended turn the next is known."""
@@ -229,6 +248,7 @@ class Sessions:
         session.middle = Mark(middle, digests[middle])
         session.num_turns += 1
         session.num_prompt = request.num_prompt_tokens
+        session.num_cached = num_blocks * self._block_size
         session.turn_id, session.endpoint = request.id, request.new.endpoint
         session.name = request.new.session
 

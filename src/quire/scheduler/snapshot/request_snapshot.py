@@ -40,6 +40,7 @@ class RequestSnapshot(NamedTuple):
     num_scored: int
     num_skips: int
     is_late: bool
+    is_held: bool
     num_charged: int
     admitted_step: int
     arrived_s: float
@@ -76,6 +77,7 @@ def snapshot_request(
         request.num_scored,
         request.num_skips,
         request.is_late,
+        request.is_held,
         request.num_charged,
         request.admitted_step,
         request.arrived_s,
@@ -112,6 +114,7 @@ def restored_request(
         num_scored=snapshot.num_scored,
         num_skips=snapshot.num_skips,
         is_late=snapshot.is_late,
+        is_held=snapshot.is_held,
         num_charged=snapshot.num_charged,
         admitted_step=snapshot.admitted_step,
         arrived_s=snapshot.arrived_s,

@@ -29,6 +29,7 @@ class SessionSnapshot(NamedTuple):
     num_first: int
     num_turns: int
     num_prompt: int
+    num_cached: int
     ended_s: float | None
     tails: list[MarkSnapshot]
     middle: MarkSnapshot | None
@@ -176,6 +177,7 @@ def _snapshot_session(
         session.num_first,
         session.num_turns,
         session.num_prompt,
+        session.num_cached,
         session.ended_s,
         [mark_of(each) for each in session.tails],
         None if session.middle is None else mark_of(session.middle),
@@ -198,6 +200,7 @@ def _restored_session(each: SessionSnapshot) -> Session:
         each.num_first,
         each.num_turns,
         each.num_prompt,
+        each.num_cached,
         each.ended_s,
         tuple(Mark(index, digest_of(number)) for index, number in each.tails),
         None if each.middle is None else Mark(each.middle[0], digest_of(each.middle[1])),
