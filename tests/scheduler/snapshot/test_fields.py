@@ -56,8 +56,8 @@ PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
-    "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
-    "prompt_step timeline journal generated session",
+    "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s "
+    "last_token_s prompt_step timeline journal generated session",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
     "target_ttft_s target_itl_s session endpoint retention_s",

@@ -63,6 +63,10 @@ class KeptShares:
         self._num_of[kept.tenant] -= kept.num_blocks
         self._forget(kept.tenant)
 
+    def is_expected(self, name: str) -> bool:
+        """Return whether what is kept under a name is kept for a turn that is expected."""
+        return self._names[name].priority is not None
+
     def num_expected(self, tenant: str) -> int:
         """Return how many blocks are kept for turns of a tenant that are expected."""
         each = self._names.values()

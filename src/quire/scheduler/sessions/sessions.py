@@ -188,8 +188,8 @@ class Sessions:
         while self._until and self._until[0][0] <= now:
             until_s, name = heappop(self._until)
             if self._until_of.get(name) == until_s:
+                self._counts.num_expired += self._shares.is_expected(name)
                 self._let_go(name)
-                self._counts.num_expired += 1
 
     def num_reserved(self, request: Request, now: float) -> int:
         """Return how many evictable blocks a request leaves to sessions that are expected. It is
