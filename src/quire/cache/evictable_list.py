@@ -46,10 +46,11 @@ class EvictableList:
         return [each for rank in EvictionRank for each in self.ids_of(rank)]
 
     def ids_of(self, rank: EvictionRank) -> list[int]:
-        """Return the block ids of a rank, the one to evict next first."""
+        """Return the block ids of a rank, the one to evict next first. It ends even where accounts
+        that do not balance have made a ring of some."""
         following, block_ids, head = self._next, [], self._heads[rank]
         block_id = following[head]
-        while block_id != head:
+        while block_id != head and len(block_ids) <= self._length:
             block_ids.append(block_id)
             block_id = following[block_id]
         return block_ids
