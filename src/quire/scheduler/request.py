@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import LoadSource, Reason
-from quire.scheduler.sessions.session import Session
+from quire.scheduler.sessions.session import KnownSession
 from quire.scheduler.usage.ledger import GeneratedTokens
 
 SortKey: TypeAlias = tuple[float, int]
@@ -253,7 +253,7 @@ class Request:
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)
     generated: GeneratedTokens = field(default_factory=GeneratedTokens)
-    session: Session | None = None
+    session: KnownSession | None = None
 
     @property
     def id(self) -> str:

@@ -14,7 +14,7 @@ SessionId: TypeAlias = tuple[str, bytes | str]
 """The tenant, and the digest of a block or the name that the client gives."""
 
 
-class Mark(NamedTuple):
+class BlockMark(NamedTuple):
     """A block by which a later prompt is known: its place in the chain and its digest."""
 
     block: int
@@ -26,7 +26,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class KnownSession:
     """A session between two turns, or in one: then `ended_s` is None.
 
     number: counts sessions; its kept prefixes have it in their names.
@@ -50,8 +50,8 @@ class Session:
     num_prompt: int = 0
     num_cached: int = 0
     ended_s: float | None = None
-    tails: tuple[Mark, ...] = ()
-    middle: Mark | None = None
+    tails: tuple[BlockMark, ...] = ()
+    middle: BlockMark | None = None
     turn_id: str = ""
     endpoint: str = ""
     calls_tools: bool = False
@@ -74,18 +74,18 @@ class SessionTable:
 
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
-        self._found: dict[SessionId, dict[int, Session]] = {}
-        self._idle: dict[int, Session] = {}
+        self._found: dict[SessionId, dict[int, KnownSession]] = {}
+        self._idle: dict[int, KnownSession] = {}
 
     def find(
         self, tenant: str, name: str, digests: Sequence[bytes], num_prompt: int
-    ) -> Session | None:
+    ) -> KnownSession | None:
         """Return the session whose next turn has a prompt of so many tokens and these full blocks,
         None if none has."""
         if not self._found:
             return None
         for index in range(len(digests) - 1, -1, -1):
-            mark = Mark(index, digests[index])
+            mark = BlockMark(index, digests[index])
             for each in self._under((tenant, mark.digest)):
                 if mark in each.tails and num_prompt > each.num_prompt:
                     return each
@@ -94,7 +94,7 @@ class SessionTable:
                 return each
         return None
 
-    def add(self, session: Session) -> Session | None:
+    def add(self, session: KnownSession) -> KnownSession | None:
         """Let a session be found, and return the one that is forgotten for it, if any is."""
         for each in session.ids:
             self._found.setdefault(each, {})[session.number] = session
@@ -105,7 +105,7 @@ class SessionTable:
         self.remove(oldest)
         return oldest
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: KnownSession) -> None:
         """Let a session be found no more."""
         self._idle.pop(session.number, None)
         for each in session.ids:
@@ -114,5 +114,5 @@ class SessionTable:
             if not under:
                 self._found.pop(each, None)
 
-    def _under(self, session_id: SessionId) -> Iterator[Session]:
+    def _under(self, session_id: SessionId) -> Iterator[KnownSession]:
         return reversed(list(self._found.get(session_id, {}).values()))

@@ -28,7 +28,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request
 from quire.scheduler.running import RunningSet
 from quire.scheduler.sessions.kept_shares import KeptName, KeptShares
-from quire.scheduler.sessions.session import Mark, Session, SessionTable
+from quire.scheduler.sessions.session import BlockMark, KnownSession, SessionTable
 from quire.scheduler.sessions.session_counts import SessionCounts
 from quire.scheduler.sessions.turn_gaps import MAX_OWN, TurnGaps
 
@@ -51,7 +51,7 @@ class EndedTurn(NamedTuple):
     """A turn of which is not known yet whether it calls tools, and its first `num_blocks` cached
     blocks."""
 
-    session: Session
+    session: KnownSession
     digests: list[bytes]
     num_blocks: int
     priority: int
@@ -86,7 +86,7 @@ class Sessions:
         self._held_since_s: float | None = None
         self._counts = counts
 
-    def find(self, new: NewRequest, table: BlockTable, now: float) -> Session | None:
+    def find(self, new: NewRequest, table: BlockTable, now: float) -> KnownSession | None:
         """Return the session that a request is the next turn of, or the first; None for requests
         that are no turns, as their prompt has no full block, or samples nothing."""
         if not self._is_on or new.fork_of is not None or new.stopping.max_tokens == 0:
@@ -98,9 +98,9 @@ class Sessions:
         found = self._table.find(new.tenant, new.session, digests, num_prompt)
         if found is not None:
             return found
-        return Session(-1, new.tenant, new.session, now, num_prompt // self._block_size)
+        return KnownSession(-1, new.tenant, new.session, now, num_prompt // self._block_size)
 
-    def lead_s(self, session: Session | None, now: float) -> float:
+    def lead_s(self, session: KnownSession | None, now: float) -> float:
         """Return how many seconds earlier than now a turn counts as having come."""
         return 0.0 if session is None else min(now - session.started_s, LEAD_S)
 
@@ -238,14 +238,14 @@ class Sessions:
         num_lost = session.num_cached - num_found
         return num_lost * session.num_turns <= num_found
 
-    def _mark(self, session: Session, request: Request, num_blocks: int) -> None:
+    def _mark(self, session: KnownSession, request: Request, num_blocks: int) -> None:
         """Set by which blocks of an ended turn the next is known."""
         digests = request.table.chain.digests
         num_prompt = min(request.num_prompt_tokens // self._block_size, num_blocks)
         lasts = {num_blocks - 1, num_prompt - 1} - {-1}
-        session.tails = tuple(Mark(index, digests[index]) for index in sorted(lasts))
+        session.tails = tuple(BlockMark(index, digests[index]) for index in sorted(lasts))
         middle = max(num_prompt - 1, 0) // 2
-        session.middle = Mark(middle, digests[middle])
+        session.middle = BlockMark(middle, digests[middle])
         session.num_turns += 1
         session.num_prompt = request.num_prompt_tokens
         session.num_cached = num_blocks * self._block_size
@@ -263,7 +263,7 @@ class Sessions:
             oldest = self._unsaid.pop(next(iter(self._unsaid)))
             self._num_unsaid -= oldest.num_blocks
 
-    def _end_gap(self, session: Session, now: float) -> None:
+    def _end_gap(self, session: KnownSession, now: float) -> None:
         if session.gap is None or session.ended_s is None:
             return
         kind = (session.tenant, session.endpoint, session.gap_calls_tools)
@@ -282,7 +282,7 @@ class Sessions:
         return gaps
 
     def _keep_expected(
-        self, session: Session, digests: Sequence[bytes], priority: int, until_s: float
+        self, session: KnownSession, digests: Sequence[bytes], priority: int, until_s: float
     ) -> None:
         """Keep blocks for a turn that is expected, if its tenant may keep so many."""
         name = _expected(session)
@@ -325,11 +325,11 @@ class Sessions:
             self._shares.remove(name)
 
 
-def _expected(session: Session) -> str:
+def _expected(session: KnownSession) -> str:
     """Return the name under which blocks are kept for the next turn of a session."""
     return f"expected {session.number}"
 
 
-def _asked(session: Session) -> str:
+def _asked(session: KnownSession) -> str:
     """Return the name under which blocks are kept that a session's client asked to keep."""
     return f"asked {session.number}"

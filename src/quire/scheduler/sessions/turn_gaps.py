@@ -34,7 +34,7 @@ PUBLISHED_GAPS_S = (
 last answer, 95 % within ten (measured by the authors of vLLM's router, issue 285)."""
 
 
-class Gap(NamedTuple):
+class TurnGap(NamedTuple):
     """The seconds between the end of a turn and the next, infinite while it has not come."""
 
     ended_s: float
@@ -45,13 +45,13 @@ class TurnGaps:
     """The recent gaps behind turns of one kind, numbered in their order."""
 
     def __init__(self, assumed: Sequence[float] = PUBLISHED_GAPS_S) -> None:
-        self._gaps = {number: Gap(-inf, seconds) for number, seconds in enumerate(assumed)}
+        self._gaps = {number: TurnGap(-inf, seconds) for number, seconds in enumerate(assumed)}
         self._next = len(assumed)
 
     def begin(self, now: float) -> int:
         """Note the end of a turn, and return the number of its gap."""
         number, self._next = self._next, self._next + 1
-        self._gaps[number] = Gap(now)
+        self._gaps[number] = TurnGap(now)
         if len(self._gaps) > MAX_GAPS:
             del self._gaps[next(iter(self._gaps))]
         return number
@@ -86,7 +86,7 @@ class TurnGaps:
                 best_s, best_gain = hold_s, gain
         return MARGIN * best_s
 
-    def _seen(self, seconds: float, now: float) -> list[Gap]:
+    def _seen(self, seconds: float, now: float) -> list[TurnGap]:
         """Return the gaps of which it is known whether they were longer than this."""
         gaps = self._gaps.values()
         return [each for each in gaps if each.seconds < inf or now - each.ended_s >= seconds]

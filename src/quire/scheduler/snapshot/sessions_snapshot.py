@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.snapshot.digest_numbers import DigestNumbers, digest_of, numbers_of, runs_of
 from quire.scheduler.request import Request
 from quire.scheduler.sessions.kept_shares import KeptName
-from quire.scheduler.sessions.session import Mark, Session
+from quire.scheduler.sessions.session import BlockMark, KnownSession
 from quire.scheduler.sessions.sessions import EndedTurn, Sessions
-from quire.scheduler.sessions.turn_gaps import Gap, TurnGaps
+from quire.scheduler.sessions.turn_gaps import TurnGap, TurnGaps
 from quire.scheduler.snapshot.arrival import TenantNumbers, tenant_of
 
 MarkSnapshot: TypeAlias = tuple[int, int]
@@ -19,7 +19,7 @@ MarkSnapshot: TypeAlias = tuple[int, int]
 
 
 class SessionSnapshot(NamedTuple):
-    """The fields of `Session`, the tenant and the name by their numbers, and the requests of a turn
+    """The fields of `KnownSession`, the tenant and the name by their numbers, and the requests of a turn
     under way."""
 
     number: int
@@ -135,7 +135,7 @@ def restore_sessions(
             shares._live[session.tenant] = shares._live.get(session.tenant, 0) + 1
     for number, endpoint, calls_tools, following, known in snapshot.gaps:
         gaps = sessions._gaps[tenant_of(number), endpoint, calls_tools] = TurnGaps()
-        gaps._gaps = {at: Gap(ended_s, seconds) for at, ended_s, seconds in known}
+        gaps._gaps = {at: TurnGap(ended_s, seconds) for at, ended_s, seconds in known}
         gaps._next = following
     for name, number, num_blocks, priority in snapshot.kept:
         shares.add(name, KeptName(tenant_of(number), num_blocks, priority))
@@ -152,9 +152,9 @@ def restore_sessions(
     sessions._held_since_s = snapshot.held_since_s
 
 
-def _all(sessions: Sessions, requests: Mapping[str, Request]) -> dict[Session, list[str]]:
+def _all(sessions: Sessions, requests: Mapping[str, Request]) -> dict[KnownSession, list[str]]:
     """Return all sessions, those between two turns first, with the ids of their live requests."""
-    found: dict[Session, list[str]] = {each: [] for each in sessions._table._idle.values()}
+    found: dict[KnownSession, list[str]] = {each: [] for each in sessions._table._idle.values()}
     for request in requests.values():
         if request.session is not None:
             found.setdefault(request.session, []).append(request.id)
@@ -164,9 +164,9 @@ def _all(sessions: Sessions, requests: Mapping[str, Request]) -> dict[Session, l
 
 
 def _snapshot_session(
-    session: Session, request_ids: list[str], numbers: DigestNumbers, tenants: TenantNumbers
+    session: KnownSession, request_ids: list[str], numbers: DigestNumbers, tenants: TenantNumbers
 ) -> SessionSnapshot:
-    def mark_of(mark: Mark) -> MarkSnapshot:
+    def mark_of(mark: BlockMark) -> MarkSnapshot:
         return mark.block, numbers.numbers([mark.digest])[0]
 
     return SessionSnapshot(
@@ -191,8 +191,8 @@ def _snapshot_session(
     )
 
 
-def _restored_session(each: SessionSnapshot) -> Session:
-    return Session(
+def _restored_session(each: SessionSnapshot) -> KnownSession:
+    return KnownSession(
         each.number,
         tenant_of(each.tenant),
         tenant_of(each.name),
@@ -202,8 +202,8 @@ def _restored_session(each: SessionSnapshot) -> Session:
         each.num_prompt,
         each.num_cached,
         each.ended_s,
-        tuple(Mark(index, digest_of(number)) for index, number in each.tails),
-        None if each.middle is None else Mark(each.middle[0], digest_of(each.middle[1])),
+        tuple(BlockMark(index, digest_of(number)) for index, number in each.tails),
+        None if each.middle is None else BlockMark(each.middle[0], digest_of(each.middle[1])),
         each.turn_id,
         each.endpoint,
         each.calls_tools,
