@@ -48,7 +48,8 @@ class EvictableList:
     def ids_of(self, rank: EvictionRank) -> list[int]:
         """Return the block ids of a rank, the one to evict next first. It ends even where accounts
         that do not balance have made a ring of some."""
-        following, block_ids, head = self._next, [], self._heads[rank]
+        following, head = self._next, self._heads[rank]
+        block_ids: list[int] = []
         block_id = following[head]
         while block_id != head and len(block_ids) <= self._length:
             block_ids.append(block_id)

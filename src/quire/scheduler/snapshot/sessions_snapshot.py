@@ -19,8 +19,8 @@ MarkSnapshot: TypeAlias = tuple[int, int]
 
 
 class SessionSnapshot(NamedTuple):
-    """The fields of `KnownSession`, the tenant and the name by their numbers, and the requests of a turn
-    under way."""
+    """The fields of `KnownSession`, the tenant and the name by their numbers, and the requests of a
+    turn under way."""
 
     number: int
     tenant: int
