@@ -162,7 +162,7 @@ def _session(first: TracedRequest, shape: TraceShape, draw: random.Random) -> Tr
     content = FIRST_GROWTH + int(first.id[1:]) * shape.turns
     later = tuple(
         LaterTurn(
-            _gap_s(draw),
+            gap_s(draw),
             PromptPart(content + number, draw.randint(*shape.growth)),
             draw.randint(*shape.output),
         )
@@ -171,7 +171,7 @@ def _session(first: TracedRequest, shape: TraceShape, draw: random.Random) -> Tr
     return replace(first, id=f"{first.id}.0", later=later, is_turn=True)
 
 
-def _gap_s(draw: random.Random) -> float:
+def gap_s(draw: random.Random) -> float:
     """Return the seconds between an answer that calls tools and the next turn."""
     chance = draw.random()
     _, least_s, most_s = next(each for each in GAPS_S if chance <= each[0])
