@@ -1,6 +1,6 @@
 """Rules for the share of prompts keep to what they say, and nobody beats the bound of goodput."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -136,10 +136,11 @@ def steps_of(contender: Contender, requests: Sequence[TracedRequest]) -> list[St
     return steps
 
 
-def beside_outputs(step: Step) -> int | None:
-    """The tokens of prompts that a step computes beside outputs; None where it has none."""
-    prompts = [each.num_tokens for each in step.chunks if each.num_tokens > 1 or not each.start]
-    return sum(prompts) if len(prompts) < len(step.chunks) else None
+def beside_outputs(step: Step, lengths: Mapping[str, int]) -> int | None:
+    """The tokens of prompts in chunks of a step beside outputs; None where it has no outputs."""
+    is_output = [each.start >= lengths[each.request_id] for each in step.chunks]
+    chunks = (each.num_tokens for each in step.chunks if each.num_tokens > 1)
+    return sum(chunks) if any(is_output) else None
 
 
 @settings(max_examples=30, deadline=None)
@@ -148,7 +149,8 @@ def test_decode_first_computes_few_tokens_of_prompts_beside_outputs(
     requests: list[TracedRequest],
 ) -> None:
     contender = Contender("decode first", 2048, lambda _: DecodeFirst(FEW))
-    found = [beside_outputs(each) for each in steps_of(contender, requests)]
+    lengths = {each.id: each.num_prompt_tokens for each in requests}
+    found = [beside_outputs(each, lengths) for each in steps_of(contender, requests)]
     assert all(each is None or each <= FEW for each in found)
 
 
