@@ -30,6 +30,8 @@ BUDGETS = tuple(
     Contender(f"{num_tokens:,}", num_tokens, lambda _: FixedBudget())
     for num_tokens in (256, 512, 1024, 2048, 4096)
 )
+VLLM = BUDGETS[3]
+"""vLLM's rule with the budget that it has on most devices."""
 TARGETS = Contender("targets", MOST_TOKENS, None, has_targets=True)
 CONTENDERS = (
     *BUDGETS,

@@ -27,7 +27,7 @@ from msgspec.structs import replace as replaced
 from bench.contenders import BUDGETS, CONTENDERS, Contender
 from bench.goodput_bound import most_in_time
 from bench.goodput_plot import draw
-from bench.goodput_records import GoodputRecord, GoodputRow, goodput_tables, newest_rows
+from bench.goodput_records import GoodputRecord, GoodputRow, goodput_table, newest_rows
 from bench.machine import read_commit, without_folders
 from bench.records import DATE_FORMAT
 from quire.output_files import check_plotting, drawable
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.plot is not None:
         check_plotting()
         draw(newest_rows(), flags.plot)
-    print(goodput_tables(record.rows))
+    print(goodput_table(record.rows))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Records of goodput under rules for the share of prompts, and the tables made of them."""
+"""Records of goodput under rules for the share of prompts, and the table made of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from bench.contenders import BUDGETS, TARGETS
+from bench.contenders import BUDGETS, CONTENDERS, TARGETS, VLLM
 from bench.markdown import table
 from bench.record_files import save_record
 
@@ -61,27 +60,29 @@ def newest_rows(folder: Path = FOLDER) -> list[GoodputRow]:
     return sorted(found.values(), key=lambda each: (traces.index(each.trace), each.load))
 
 
-def goodput_tables(rows: Sequence[GoodputRow]) -> str:
-    """Return a Markdown table of the shares in time for each trace."""
-    return "\n\n".join(_tables(rows))
-
-
-def _tables(rows: Sequence[GoodputRow]) -> Iterator[str]:
-    for trace, group in groupby(rows, key=lambda each: each.trace):
-        found = list(group)
-        first = found[0]
-        yield (
-            f"{trace}, {first.num_requests:,} requests; capacity {first.capacity_req_s:.2f} "
-            f"requests a second (budget {first.most_served_by}):"
-        )
-        heads = ("load", *first.in_time, "of the best budget", "bound")
-        yield table([heads, *(_cells(row) for row in found)])
+def goodput_table(rows: Sequence[GoodputRow]) -> str:
+    """Return the shares in time as Markdown, after the capacity for each trace."""
+    told = {
+        row.trace: f"{row.trace}: the first {row.num_requests:,} requests; capacity "
+        f"{row.capacity_req_s:.2f} a second (budget {row.most_served_by})"
+        for row in rows
+    }
+    others = [each.name for each in CONTENDERS if each not in (*BUDGETS, TARGETS)]
+    heads = (
+        *("trace", "load", "best budget", f"vLLM, {VLLM.name}", *others, TARGETS.name),
+        *("of the best budget", "bound"),
+    )
+    return "\n\n".join(("\n".join(told.values()), table([heads, *(_cells(row) for row in rows)])))
 
 
 def _cells(row: GoodputRow) -> Sequence[str]:
+    names = (each.name for each in CONTENDERS if each not in BUDGETS)
+    best = max(BUDGETS, key=lambda each: row.in_time[each.name])
     return (
+        row.trace,
         f"{row.load:g}",
-        *(f"{share:.1%}" for share in row.in_time.values()),
+        f"{row.best_budget:.1%} ({best.name})",
+        *(f"{row.in_time[name]:.1%}" for name in (VLLM.name, *names)),
         f"{row.gain:.2f}",
         f"{row.bound:.1%}",
     )

@@ -10,7 +10,7 @@ from bench.contenders import CAPPED, CONTENDERS, FEW, Contender
 from bench.goodput import ITL_S, OBJECTIVE, TTFT_S, BenchTrace, capacity, main
 from bench.goodput_bound import DeviceJob, jobs_of, most_in_time
 from bench.goodput_plot import draw
-from bench.goodput_records import GoodputRecord, GoodputRow, goodput_tables, newest_rows
+from bench.goodput_records import GoodputRecord, GoodputRow, goodput_table, newest_rows
 from bench.pace_rules import DecodeFirst, FixedBudget, PrefillPressure
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,9 +195,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_the_table_shows_what_targets_gain() -> None:
     row = replace(ROW, in_time=ROW.in_time | {"256": 0.2, "targets": 0.75})
-    last = goodput_tables([row]).splitlines()[-1]
+    last = goodput_table([row]).splitlines()[-1]
     cells = [cell.strip() for cell in last.split("|")[1:-1]]
-    assert cells == ["0.9", "20.0%", *["50.0%"] * 7, "75.0%", "1.50", "95.0%"]
+    shown = ["a trace", "0.9", "50.0% (512)", "50.0%", "50.0%", "50.0%", "50.0%", "75.0%"]
+    assert cells == [*shown, "1.50", "95.0%"]
 
 
 def test_all_is_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +208,6 @@ def test_all_is_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ("--data", str(tmp_path), "--only", "Azure code", "--load", "0.5")
     main(words)
     told = capsys.readouterr().out
-    assert "Azure code, 12 requests; capacity" in told and told.count("100.0%") >= 2
+    assert "Azure code: the first 12 requests; capacity" in told and told.count("100.0%") >= 2
     draw([ROW, replace(ROW, load=1.0)], tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
