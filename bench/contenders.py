@@ -19,12 +19,13 @@ class Contender(NamedTuple):
 
 
 MOST_TOKENS = 8192
-"""Of a step under rules that decide on fewer themselves."""
+"""The tokens of a step at most, under rules that decide on fewer themselves."""
 PARTLY = 655
 """Four hundredths of a context of 16,384 tokens: what vLLM has for `long_prefill_token_threshold`
 where it computes several prompts at once."""
-FEW = 64
-CAPPED = 1024
+FEW, CAPPED = 64, 1024
+"""Tokens of prompts beside outputs where these go first, tokens of a step under pressure: the best
+fixed budget on two of the traces."""
 
 BUDGETS = tuple(
     Contender(f"{num_tokens:,}", num_tokens, lambda _: FixedBudget())

@@ -32,7 +32,7 @@ class GoodputRow(msgspec.Struct, frozen=True):
 
     @property
     def gain(self) -> float:
-        """How many times as many are in time with targets as under the best budget."""
+        """Requests in time with targets for each that is under the best budget."""
         return self.in_time[TARGETS.name] / self.best_budget if self.best_budget else 0.0
 
 

@@ -12,7 +12,7 @@ from quire.scheduler.pacing.step_times import LearnedStepTimes
 from quire.scheduler.request import Request
 
 UNDER_PRESSURE = 2
-"""From so many prompts on, P-PAS computes fewer tokens of prompts beside outputs."""
+"""The number of prompts from which on P-PAS computes fewer tokens beside outputs."""
 
 
 class FixedBudget:

@@ -195,7 +195,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_table_shows_what_targets_gain() -> None:
-    row = replace(ROW, in_time=ROW.in_time | {"256": 0.2, "targets": 0.75})
+    row = replace(ROW, in_time={**ROW.in_time, "256": 0.2, "targets": 0.75})
     last = goodput_table([row]).splitlines()[-1]
     cells = [cell.strip() for cell in last.split("|")[1:-1]]
     shown = ["a trace", "0.9", "50.0% (512)", "50.0%", "50.0%", "50.0%", "50.0%", "75.0%"]
