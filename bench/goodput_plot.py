@@ -35,5 +35,6 @@ def draw(rows: Sequence[GoodputRow], path: Path) -> None:
         place.tick_params(labelsize=8)
         place.grid(alpha=0.3)
         place.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(loc="lower left", fontsize=8, frameon=False)
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     figure.savefig(path, dpi=DPI)

@@ -50,14 +50,12 @@ class GoodputRecord(msgspec.Struct, frozen=True):
 
 
 def newest_rows(folder: Path = FOLDER) -> list[GoodputRow]:
-    """Return the newest row of each trace and load: traces in the order of their first records,
-    loads in their own."""
+    """Return the newest row of each trace and load, in their order."""
     found: dict[tuple[str, float], GoodputRow] = {}
     for path in sorted(folder.glob("*.json")):
         record = msgspec.json.decode(path.read_bytes(), type=GoodputRecord)
         found |= {(each.trace, each.load): each for each in record.rows}
-    traces = list(dict.fromkeys(trace for trace, _ in found))
-    return sorted(found.values(), key=lambda each: (traces.index(each.trace), each.load))
+    return [found[key] for key in sorted(found)]
 
 
 def goodput_table(rows: Sequence[GoodputRow]) -> str:
