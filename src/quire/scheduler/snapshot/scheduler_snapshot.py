@@ -112,7 +112,7 @@ def snapshot_scheduler(
             scheduler._throughput,
             scheduler._cost,
             scheduler._appointments,
-            scheduler._pace.times,
+            scheduler.pace.times,
         ),
         snapshot_waits(scheduler._prefix_waits, numbers),
         list(scheduler._finished_requests),
@@ -149,7 +149,7 @@ def restore_scheduler(
         scheduler._throughput,
         scheduler._cost,
         scheduler._appointments,
-        scheduler._pace.times,
+        scheduler.pace.times,
         snapshot.estimates,
     )
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
