@@ -28,7 +28,7 @@ from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.live.in_flight import InFlightRequests
 from quire.scheduler.pacing.lateness import MAX_LOOKED_AT, can_be_late, late_requests
-from quire.scheduler.pacing.pace import Pace, PromptShare
+from quire.scheduler.pacing.pace import Pace, PaceRule, PromptShare
 from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
@@ -54,7 +54,8 @@ NUM_TRIED = 4
 
 class Scheduler:
     """Decides what each step computes. `schedule` and `update` alternate; an update may come one
-    step late. `loads` handles reads from a slower store, `usage` meters the tenants."""
+    step late. `loads` handles reads from a slower store, `usage` meters the tenants, `pace` shares
+    out the tokens of a step."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
@@ -68,7 +69,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
-        self._pace = Pace()
+        self.pace: PaceRule = Pace()
         self._appointments = Appointments(self._cost, self._throughput)
         self._finished_requests: list[str] = []
         self._ended: list[Delta] = []
@@ -206,7 +207,7 @@ class Scheduler:
         compute_s = max(seconds - copied.stall_s, 0.0)
         self._cost.observe_step(step.num_tokens, compute_s)
         if result.step_failure is None:
-            self._pace.times.observe(work_of(step), compute_s)
+            self.pace.times.observe(work_of(step), compute_s)
         self._cost.observe_copies(copied)
         self._counters.note_step(result.launch, result.step_failure)
         deltas = []
@@ -281,7 +282,7 @@ class Scheduler:
         """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
         running outputs keep their pace."""
         share = self._share(draft)
-        most = draft.prompt_tokens_left
+        most = min(draft.prompt_tokens_left, share.most_of_one)
         if num_tokens > most:
             request.note(now, Reason.PACED, share.num_tokens or 0, share.tightest)
         return min(num_tokens, most)
@@ -289,7 +290,7 @@ class Scheduler:
     def _share(self, draft: StepDraft) -> PromptShare:
         """Return the share of prompts in the step."""
         if draft.share is None:
-            draft.share = self._pace.share(self._running, self._throughput.pace)
+            draft.share = self.pace.share(self._running, self._throughput.pace)
         return draft.share
 
     def _schedule_chunk(

@@ -6,7 +6,7 @@ their pace: that which their requests ask for, or some times that of a step with
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quire.scheduler.pacing.step_times import LearnedStepTimes
 from quire.scheduler.pacing.step_work import StepWork
@@ -20,6 +20,7 @@ LEAST_TOKENS = 16
 """Prompts get so many tokens of each step, whatever the targets are, so that they end."""
 MARGIN_OF_ERROR, MOST_MARGIN = 2.0, 0.5
 """A target is undercut by so many times the mean error of predictions, by this share at most."""
+NO_LIMIT = 1 << 62
 WHOLE_TILES = 32
 """More tokens are rounded down to a multiple of it."""
 
@@ -27,15 +28,29 @@ WHOLE_TILES = 32
 class PromptShare(NamedTuple):
     """The tokens of prompts that a step may compute; None for as many as it has room for. The
     request `tightest` has the target that sets them, empty where none has one. Of prompts of
-    running requests `num_begun` tokens are left."""
+    running requests `num_begun` tokens are left. Of one prompt `most_of_one` tokens are computed
+    at most."""
 
     num_tokens: int | None = None
     tightest: str = ""
     num_begun: int = 0
+    most_of_one: int = NO_LIMIT
+
+
+class PaceRule(Protocol):
+    """Chooses the share of prompts in each step. The scheduler has `Pace`; benchmarks compare it
+    with others. The steps that were taken are told to its `times`."""
+
+    times: LearnedStepTimes
+
+    def share(self, running: Iterable[Request], pace: float) -> PromptShare:
+        """Return the share of prompts in the next step beside the outputs of those running. `pace`
+        is the time that passes for each second of steps."""
+        ...
 
 
 class Pace:
-    """Chooses the share of prompts in each step."""
+    """Chooses the share of prompts by latency targets, or by the time of a step without."""
 
     def __init__(self) -> None:
         self.times = LearnedStepTimes()

@@ -122,7 +122,7 @@ def snapshot_scheduler(
             scheduler._throughput,
             scheduler._cost,
             scheduler._appointments,
-            scheduler._pace.times,
+            scheduler.pace.times,
         ),
         snapshot_waits(scheduler._prefix_waits, numbers),
         snapshot_sessions(sessions, scheduler._requests, numbers, tenants),
@@ -160,7 +160,7 @@ def restore_scheduler(
         scheduler._throughput,
         scheduler._cost,
         scheduler._appointments,
-        scheduler._pace.times,
+        scheduler.pace.times,
         snapshot.estimates,
     )
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)

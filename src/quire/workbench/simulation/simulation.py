@@ -10,6 +10,7 @@ from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.pacing.pace import PaceRule
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Stats, together
@@ -59,16 +60,20 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """The scheduler and the cache of a simulated engine, and whether its steps overlap."""
+    """The scheduler and the cache of a simulated engine, and whether its steps overlap. `rule_of`
+    gives a scheduler another rule for the share of prompts in a step."""
 
     scheduler: SchedulerConfig
     cache: CacheConfig
     is_overlapped: bool = False
+    rule_of: Callable[[Scheduler], PaceRule] | None = None
 
     def build(self, device: SimulatedDevice, front: EngineObserver) -> VirtualEngine:
         """Return an engine with an empty cache."""
         cache = KVCache(self.cache)
         scheduler = Scheduler(self.scheduler, cache)
+        if self.rule_of is not None:
+            scheduler.pace = self.rule_of(scheduler)
         return VirtualEngine(scheduler, cache, device, front, is_overlapped=self.is_overlapped)
 
     def chain_of(self, new: NewRequest) -> Chain:
