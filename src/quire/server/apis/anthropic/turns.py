@@ -4,7 +4,9 @@ turn, become messages of their own, and turns of one role in a row become one.""
 import json
 from collections.abc import Callable, Mapping
 
+from quire.server.apis.anthropic.cache_marks import LONG, CacheMarks
 from quire.server.apis.anthropic.fields import LEFT_OUT, TURN, BlockReader
+from quire.server.apis.anthropic.protocol import CacheControl
 from quire.server.apis.anthropic.shown_text import SHOWN, text_of, texts_in
 from quire.server.apis.protocol.drafts import MessageDraft, complete, read_call
 from quire.server.apis.protocol.parse import invalid, string_of
@@ -32,17 +34,22 @@ FAILED = "Error: "
 
 
 class TurnConverter:
-    """Gathers messages.
+    """Gathers messages, which come after what had the `marks` until now.
 
     no_effect: the paths of what is taken and changes nothing.
-    num_cached: the messages up to the last that has a `cache_control`; None where none has one.
+    num_cached: the messages up to the last that has a `cache_control`, 0 where only tools have one;
+        None where nothing has one.
+    num_cached_long: the same of those that ask for an hour.
     """
 
-    def __init__(self, unknown: UnknownFields) -> None:
+    def __init__(self, unknown: UnknownFields, marks: CacheMarks) -> None:
         self._drafts: list[MessageDraft] = []
-        self._reader = BlockReader(unknown)
+        self._reader = BlockReader(unknown, marks)
         self.no_effect: list[str] = []
-        self.num_cached: int | None = None
+        of_tools = marks.longest
+        self.num_cached = None if of_tools is None else 0
+        self.num_cached_long = 0 if of_tools is not None and of_tools.ttl == LONG else None
+        marks.take()
         self._where = ""
         self._adders: Mapping[str, Callable[[Mapping[str, object], Role, str], None]] = {
             "tool_result": self._add_result,
@@ -73,7 +80,12 @@ class TurnConverter:
         if role is None:
             raise invalid(f"{where}.role", "must be 'user', 'assistant' or 'system'")
         self._add_content(role, turn.get("content"), f"{where}.content", where)
-        self._reader.note_cache_control(turn, where)
+        self._reader.marks.read(turn, where)
+        self._note_breakpoint()
+
+    def add_mark(self, mark: CacheControl, where: str) -> None:
+        """Add a mark behind all messages. Raises RequestError."""
+        self._reader.marks.add(mark, where)
         self._note_breakpoint()
 
     def messages(self) -> tuple[InputMessage, ...]:
@@ -102,9 +114,11 @@ class TurnConverter:
             self._adders[kind](block, role, where)
 
     def _note_breakpoint(self) -> None:
-        if self._reader.has_breakpoint:
-            self._reader.has_breakpoint = False
+        ttl = self._reader.marks.take()
+        if ttl is not None:
             self.num_cached = len(self._drafts)
+        if ttl == LONG:
+            self.num_cached_long = len(self._drafts)
 
     def _turn(self, role: Role) -> MessageDraft:
         """Return the message that goes on with this role, or a new one."""
