@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from tests.profiles import cases
 from tests.server.apis.anthropic.test_agent_bodies import last_usage
-from tests.server.apis.anthropic.test_messages import ASKED, COUNT, MESSAGES, TOOL, text, turn
+from tests.server.apis.anthropic.test_messages import (
+    ASKED,
+    COUNT,
+    MESSAGES,
+    RESULT,
+    TOOL,
+    USE,
+    text,
+    turn,
+)
 from tests.server.scripted_engine import BLOCK_SIZE
 from tests.server.served import Served
 
@@ -82,6 +91,22 @@ def test_a_prompt_has_a_part_for_an_hour_and_one_for_minutes(served: Served) -> 
     alone = {"system": system, "messages": [ASKED], "max_tokens": 1}
     of_system = served.client.post(MESSAGES, json=alone).json()["usage"]["cache_creation"]
     assert of_system["ephemeral_1h_input_tokens"] == parts["ephemeral_1h_input_tokens"]
+
+
+@pytest.mark.parametrize(("inner", "outer"), [("1h", "5m"), ("5m", "1h"), ("1h", "1h")])
+def test_a_mark_within_a_block_comes_before_that_of_the_block(
+    served: Served, inner: str, outer: str
+) -> None:
+    result = RESULT | {"content": [marked(inner, **text("found"))]}
+    turns = [ASKED, turn("assistant", USE), turn("user", marked(outer, **result))]
+    reply = served.client.post(MESSAGES, json={"messages": turns, "max_tokens": 1})
+    if SECONDS[inner] >= SECONDS[outer]:
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["usage"]["cache_creation"]["ephemeral_1h_input_tokens"] > 0
+        return
+    assert reply.status_code == 400
+    param = reply.json()["error"]["details"]["param"]
+    assert param == "messages[2].content[0].cache_control.ttl"
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])

@@ -29,7 +29,7 @@ class CacheMarks:
     def __init__(self) -> None:
         self.longest: CacheMark | None = None
         self._last: CacheMark | None = None
-        self._untaken: Ttl | None = None
+        self._untaken: set[Ttl] = set()
 
     def read(self, holder: Mapping[str, object], where: str) -> None:
         """Read the mark of an object, if it has one. Raises RequestError for one that is none, or
@@ -53,10 +53,11 @@ class CacheMarks:
                 f"'{added.ttl}' comes after '{last.ttl}' at '{last.where}', and of tools, system "
                 "and messages, in this order, those that are kept longer come first",
             )
-        self._last, self._untaken = added, added.ttl
+        self._last = added
+        self._untaken.add(added.ttl)
         self.longest = self.longest or added
 
-    def take(self) -> Ttl | None:
-        """Return the time of the last mark since the last call, None without one."""
-        taken, self._untaken = self._untaken, None
+    def take(self) -> set[Ttl]:
+        """Return the times of the marks since the last call."""
+        taken, self._untaken = self._untaken, set()
         return taken

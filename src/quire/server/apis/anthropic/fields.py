@@ -62,7 +62,7 @@ class ReadBlock(NamedTuple):
 
 class BlockReader:
     """Reads the blocks of one request, whose unknown fields `unknown` gathers, and whose `marks`
-    say what of it is to be cached."""
+    say what of it is to be cached. A block is read before its own mark, which is at its end."""
 
     def __init__(self, unknown: UnknownFields, marks: CacheMarks) -> None:
         self.unknown = unknown
@@ -81,7 +81,6 @@ class BlockReader:
             if not isinstance(block, dict):
                 raise invalid(where, "must be an object")
             kind = string_of(block, "type", where)
-            self.marks.read(block, where)
             if kind in LEFT_OUT:
                 yield ReadBlock(block, kind, where)
             elif kind in BLOCKS:

@@ -71,7 +71,7 @@ class TurnConverter:
                 self.no_effect.append(path)
             else:
                 self._add_block(block, kind, "system", path)
-            self._note_breakpoint()
+            self._read_mark(block, path)
 
     def add_turn(self, turn: Mapping[str, object], where: str) -> None:
         """Add a turn. Raises RequestError."""
@@ -80,13 +80,12 @@ class TurnConverter:
         if role is None:
             raise invalid(f"{where}.role", "must be 'user', 'assistant' or 'system'")
         self._add_content(role, turn.get("content"), f"{where}.content", where)
-        self._reader.marks.read(turn, where)
-        self._note_breakpoint()
+        self._read_mark(turn, where)
 
     def add_mark(self, mark: CacheControl, where: str) -> None:
         """Add a mark behind all messages. Raises RequestError."""
         self._reader.marks.add(mark, where)
-        self._note_breakpoint()
+        self._note_marks()
 
     def messages(self) -> tuple[InputMessage, ...]:
         """Return the messages, which are complete. Raises RequestError for too many."""
@@ -99,7 +98,7 @@ class TurnConverter:
             return
         for block, kind, block_path in self._reader.blocks(content, path):
             self._add_block(block, kind, role, block_path)
-            self._note_breakpoint()
+            self._read_mark(block, block_path)
 
     def _add_block(self, block: Mapping[str, object], kind: str, role: Role, where: str) -> None:
         if kind in LEFT_OUT:
@@ -113,11 +112,16 @@ class TurnConverter:
         else:
             self._adders[kind](block, role, where)
 
-    def _note_breakpoint(self) -> None:
-        ttl = self._reader.marks.take()
-        if ttl is not None:
+    def _read_mark(self, holder: Mapping[str, object], where: str) -> None:
+        self._reader.marks.read(holder, where)
+        self._note_marks()
+
+    def _note_marks(self) -> None:
+        """Note where the messages end that the marks since the last call are in."""
+        ttls = self._reader.marks.take()
+        if ttls:
             self.num_cached = len(self._drafts)
-        if ttl == LONG:
+        if LONG in ttls:
             self.num_cached_long = len(self._drafts)
 
     def _turn(self, role: Role) -> MessageDraft:
