@@ -63,8 +63,8 @@ def with_result(path: str) -> dict[str, object]:
     if path == MESSAGES:
         use = {"type": "tool_use", "id": "c1", "name": "find", "input": {}}
         block = {"type": "tool_result", "tool_use_id": "c1", "content": FOUND}
-        said, result = {"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}
-        return {"messages": [USER, said, result]}
+        turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
+        return {"messages": [USER, *turns]}
     called = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": FOUND}
     return {"input": [USER, called, output]}
@@ -112,7 +112,7 @@ def test_each_answer_of_an_agent_is_told_once_with_its_calls(
     engine.script = says("".join(said) + (CUT if is_cut else ""), bundled_tokenizer())
     engine.submitted.clear()
     engine.turns.clear()
-    fields = {"declared": with_tools, "used": with_result, "none": lambda _: {}}[tools](path)
+    fields = {"declared": with_tools(path), "used": with_result(path), "none": {}}[tools]
     several = {"n": n} if path == CHAT else {}
     limit = {LIMITS[path]: 300}
     ask(roomy_server, path, **fields, **several, **limit, stream=stream)
@@ -134,6 +134,46 @@ def test_an_answer_that_a_stop_string_ends_is_told_once_the_engine_has_ended_it(
     (request,) = agent.engine.submitted
     assert request.id in agent.engine.aborted
     assert agent.engine.turns == [NoteTurn(request.id, calls_tools=True)]
+
+
+NAMED = {"type": "function", "function": {"name": "find"}}
+CUSTOM = CALL.replace('{"n": 7}', '{"input": "x"}')
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "fields"),
+    [
+        (CHAT, CALL, with_tools(CHAT) | {"tool_choice": NAMED}),
+        (CHAT, CALL, with_tools(CHAT) | {"tool_choice": "required"}),
+        (CHAT, CALL, {"functions": [{"name": "find", "parameters": SCHEMA}]}),
+        (RESPONSES, CUSTOM, {"tools": [{"type": "custom", "name": "find"}]}),
+        (MESSAGES, CALL, with_tools(MESSAGES) | {"tool_choice": {"type": "tool", "name": "find"}}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_all_kinds_of_tools_are_told(
+    agent: Served,
+    tokenizer: TextTokenizer,
+    path: str,
+    said: str,
+    fields: dict[str, object],
+    stream: bool,
+) -> None:
+    agent.engine.script = says(said, tokenizer)
+    ask(agent, path, **fields, **{LIMITS[path]: 200}, stream=stream)
+    (request,) = agent.engine.submitted
+    assert agent.engine.turns == [NoteTurn(request.id, calls_tools=True)]
+
+
+@pytest.mark.parametrize("path", AGENTS)
+def test_an_answer_whose_tools_may_not_be_called_is_told_without_calls(
+    agent: Served, tokenizer: TextTokenizer, path: str
+) -> None:
+    agent.engine.script = says(CALL, tokenizer)
+    choice: object = {"type": "none"} if path == MESSAGES else "none"
+    ask(agent, path, **with_tools(path), **{LIMITS[path]: 90}, tool_choice=choice)
+    (request,) = agent.engine.submitted
+    assert agent.engine.turns == [NoteTurn(request.id, calls_tools=False)]
 
 
 def test_an_answer_that_is_cancelled_is_not_told(agent: Served) -> None:
