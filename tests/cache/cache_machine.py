@@ -12,6 +12,7 @@ from quire.cache.admission import BlocksMissing
 from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
+from quire.cache.evictable_list import EvictionRank
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import MissKind
 from quire.cache.sharing import SharingTerms
@@ -215,6 +216,33 @@ class CacheMachine(RuleBasedStateMachine):
     def unpin(self, name: str) -> None:
         self.cache.pins.unpin(name)
         self.pinned.pop(name, None)
+
+    @precondition(lambda self: self.live)
+    @rule(
+        pick=st.integers(0, 100),
+        share=st.floats(0, 1),
+        name=st.sampled_from("abc"),
+        rank=st.sampled_from([EvictionRank.ASKED, EvictionRank.EXPECTED]),
+    )
+    def keep(self, pick: int, share: float, name: str, rank: EvictionRank) -> None:
+        """Keep a part of what a request has cached, or will have; nothing is held by that."""
+        chain, before = self.live[pick % len(self.live)].table.chain, self.cache.usage
+        self.cache.kept.keep(name, chain.digests[: int(share * len(chain.digests))], rank)
+        assert self.cache.usage == before
+
+    @rule(name=st.sampled_from("abcd"))
+    def let_go(self, name: str) -> None:
+        before = self.cache.usage
+        self.cache.kept.let_go(name)
+        assert self.cache.usage == before
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100), first=st.integers(0, 3))
+    def give_up(self, pick: int, first: int) -> None:
+        """Give up what a request has cached, though others may keep or hold it."""
+        before = self.cache.usage
+        self.cache.kept.give_up(self.live[pick % len(self.live)].table.chain.digests, first)
+        assert self.cache.usage == before
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 100))

@@ -21,6 +21,7 @@ def served(module_server: Served) -> Served:
     module_server.engine.refuses = None
     module_server.engine.submitted.clear()
     module_server.engine.aborted.clear()
+    module_server.engine.turns.clear()
     return module_server
 
 

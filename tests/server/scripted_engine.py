@@ -25,7 +25,7 @@ from quire.engine.messages import (
     ReceiptLine,
     ScoreFacts,
 )
-from quire.engine.orders import Answer, Order, Question, ResetPrefixCache, Unpin, Watch
+from quire.engine.orders import Answer, NoteTurn, Order, Question, ResetPrefixCache, Unpin, Watch
 from quire.engines.process.client import EnginePhase
 from quire.engines.process.flight_ring import FlightRing
 from quire.engines.process.subscriber import EngineSubscriber
@@ -114,7 +114,7 @@ class Live:
 class ScriptedEngine:
     """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits, and
     `ready_facts` are its facts once it is loaded. A prompt that is to be pinned ends so as `pins`
-    says; `pinned` are those that are."""
+    says; `pinned` are those that are. `turns` are those that ended."""
 
     def __init__(self, config: EngineConfig, subscriber: EngineSubscriber) -> None:
         self.config = config
@@ -136,6 +136,7 @@ class ScriptedEngine:
         self.probe_answer = PrefixProbe(0, 0, None)
         self.pins = Reason.PINNED
         self.pinned: list[str] = []
+        self.turns: list[NoteTurn] = []
         self.watched: list[float | None] = []
         self.process_id: int | None = os.getpid()
         self.standby_id: int | None = None
@@ -206,6 +207,8 @@ class ScriptedEngine:
             self.pinned.clear()
         elif isinstance(order, Watch):
             self.watched.append(order.interval_s)
+        elif isinstance(order, NoteTurn):
+            self.turns.append(order)
         elif isinstance(order, Unpin) and order.request_id in self.pinned:
             self.pinned.remove(order.request_id)
 

@@ -7,7 +7,8 @@ Every block but the null block 0 is in exactly one state:
       ^                ^------- share ------  evictable   (cached: can be found by its key)
       '--------------- evict -----------------'
 
-The evictable blocks are evicted least recently released first. Metrics call this state `cached`.
+The evictable blocks are evicted least recently released first, those that nobody keeps before those
+that somebody does (`keep`). Metrics call this state `cached`.
 
 One block is found under each key. Held blocks of the same content beside it are its duplicates:
 when the cached one has no references left, a duplicate is cached in its place, and it is freed.
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from quire.cache.chain import Content
 from quire.cache.charges.payers import NOBODY, Payers
-from quire.cache.evictable_list import EvictableList
+from quire.cache.evictable_list import EvictableList, EvictionRank
 
 NULL_BLOCK = 0
 """Padding writes go to this block. It is never taken, shared or freed."""
@@ -79,6 +80,7 @@ class BlockPool:
         self._content_of: list[Content | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._duplicates: dict[bytes, dict[int, None]] = {}
+        self._keepers: dict[bytes, list[int]] = {}
         self._on_evict = on_evict
         self.payers = Payers[int]()
 
@@ -160,7 +162,7 @@ class BlockPool:
                     self._free.append(block_id)
                 else:
                     evictable.append(block_id)
-        self._evictable.append(evictable)
+        self._make_evictable(evictable)
         self.payers.free(unheld, payer)
 
     def cache(self, block_id: int, key: bytes, content: Content) -> bool:
@@ -197,8 +199,39 @@ class BlockPool:
             self._free.append(self._evictable.pop_oldest())
         self._block_of.clear()
         self._duplicates.clear()
+        self._keepers.clear()
         self._key_of = [None] * len(self._num_refs)
         self._content_of = [None] * len(self._num_refs)
+
+    def keep(self, keys: Iterable[bytes], rank: EvictionRank) -> None:
+        """Let what is found under these keys, now or later, be evicted behind all of a lower rank.
+        The keys come in the order of later eviction."""
+        for key in keys:
+            self._keepers.setdefault(key, [0] * len(EvictionRank))[rank] += 1
+            self._place(key)
+
+    def let_go(self, keys: Iterable[bytes], rank: EvictionRank) -> None:
+        """Take back one `keep` of each key."""
+        for key in keys:
+            num_keepers = self._keepers[key]
+            num_keepers[rank] -= 1
+            if not any(num_keepers):
+                del self._keepers[key]
+            self._place(key)
+
+    def give_up(self, keys: Iterable[bytes]) -> None:
+        """Let the evictable blocks under these keys, the first first, be evicted before all others,
+        but for those that somebody keeps."""
+        blocks = [self._block_of[key] for key in keys if key in self._block_of]
+        kept, keys_of, refs = self._keepers, self._key_of, self._num_refs
+        given = [each for each in blocks if not refs[each] and keys_of[each] not in kept]
+        for block_id in given:
+            self._evictable.remove(block_id)
+        self._evictable.prepend(given)
+
+    def num_kept(self, rank: EvictionRank) -> int:
+        """Return the number of evictable blocks of a rank above PLAIN."""
+        return self._evictable.num_of(rank)
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
         """Return the blocks of the leading keys that are cached, up to the first that is not."""
@@ -276,6 +309,37 @@ class BlockPool:
             raise AccountsError("a free block is still cached")
         for key, duplicates in self._duplicates.items():
             self._check_duplicates(key, duplicates)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        for block_id in self._evictable:
+            if self._evictable.rank_of(block_id) is not self._rank(self._key_of[block_id]):
+                raise AccountsError(f"block {block_id} is evicted in another rank than it is kept")
+
+    def _rank(self, key: bytes | None) -> EvictionRank:
+        """Return the highest rank in which somebody keeps what is found under a key."""
+        num_keepers = None if key is None else self._keepers.get(key)
+        if num_keepers is None:
+            return EvictionRank.PLAIN
+        return max(rank for rank in EvictionRank if num_keepers[rank])
+
+    def _place(self, key: bytes) -> None:
+        """Move the evictable block under a key, if there is one, to its rank."""
+        block_id = self._block_of.get(key)
+        if block_id is None or self._num_refs[block_id]:
+            return
+        rank = self._rank(key)
+        if self._evictable.rank_of(block_id) is not rank:
+            self._evictable.remove(block_id)
+            self._evictable.append_to(rank, (block_id,))
+
+    def _make_evictable(self, block_ids: list[int]) -> None:
+        """Append blocks that nobody holds any more, each to those of its rank."""
+        if not self._keepers:
+            self._evictable.append(block_ids)
+            return
+        for block_id in block_ids:
+            self._evictable.append_to(self._rank(self._key_of[block_id]), (block_id,))
 
     def _check_duplicates(self, key: bytes, duplicates: Iterable[int]) -> None:
         found = self._block_of[key]

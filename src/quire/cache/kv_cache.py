@@ -26,6 +26,7 @@ from quire.cache.kv_events import KVEvent
 from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import MissKind, PrefixMiss
+from quire.cache.retention.kept_prefixes import KeptPrefixes
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.states.state_cache import StateCache
 from quire.cache.states.state_pool import StateUsage
@@ -41,7 +42,7 @@ class KVCache:
 
     A table is opened once per request and may be admitted again after a release. `offloads` may be
     set at any time: it says whether evicted blocks that no swapped request needs are copied to the
-    host as well. `pins` hold prefixes that are never evicted.
+    host as well. `pins` hold prefixes that are never evicted, `kept` those that are evicted last.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -68,6 +69,7 @@ class KVCache:
             StateCache(config, self._is_reachable, self._copies) if config.num_states else None
         )
         self.pins = Pins(self._finder, self._states, is_caching=self._is_caching)
+        self.kept = KeptPrefixes(self._finder, self._states)
         self.offloads = True
         self._held: set[BlockTable] = set()
 
@@ -385,6 +387,7 @@ class KVCache:
         are dropped. Tables keep their blocks, and blocks computed from them are not cached either,
         because they depend on the forgotten ones."""
         self.pins.clear()
+        self.kept.clear()
         self._pool.forget()
         if self._states is not None:
             self._states.reset()

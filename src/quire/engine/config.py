@@ -170,6 +170,7 @@ class SchedulingConfig:
     max_skips: int = 16
     max_pinned_share: float = 0.5
     wait_for_prefix: bool = True
+    keep_sessions: bool = True
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     async_scheduling: bool | None = None
     target_ttft_ms: float | None = None
@@ -190,6 +191,7 @@ class SchedulingConfig:
             max_skips=self.max_skips,
             max_pinned_share=self.max_pinned_share,
             wait_for_prefix=self.wait_for_prefix,
+            keep_sessions=self.keep_sessions,
             preemption_mode=self.preemption_mode,
             cuts_prompts=cuts_prompts,
         )

@@ -157,6 +157,10 @@ class Engine:
         self._scheduler.usage.advance(self._clock())
         self._scheduler.unpin(request_id)
 
+    def note_turn(self, request_id: str, *, calls_tools: bool) -> None:
+        """Note that the answer of a request that has ended is over, and whether it calls tools."""
+        self._scheduler.note_turn(request_id, self._clock(), calls_tools=calls_tools)
+
     def charge(self, served: Mapping[str, float]) -> None:
         """Charge tenants for their service in other engines."""
         self._scheduler.charge(served)

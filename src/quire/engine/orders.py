@@ -17,6 +17,8 @@ class OrderedEngine(Protocol):
 
     def unpin(self, request_id: str) -> None: ...
 
+    def note_turn(self, request_id: str, *, calls_tools: bool) -> None: ...
+
     def watch(self, interval_s: float | None) -> None: ...
 
     def charge(self, served: Mapping[str, float]) -> None: ...
@@ -61,6 +63,17 @@ class Unpin(OrderBase, frozen=True, tag="unpin", array_like=True):
         engine.unpin(self.request_id)
 
 
+class NoteTurn(OrderBase, frozen=True, tag="note_turn", array_like=True):
+    """Note that the answer of a request, which has ended, is over, and whether it calls tools: then
+    the next turn of its session is expected soon."""
+
+    request_id: str
+    calls_tools: bool
+
+    def apply(self, engine: OrderedEngine) -> None:
+        engine.note_turn(self.request_id, calls_tools=self.calls_tools)
+
+
 class Watch(OrderBase, frozen=True, tag="watch", array_like=True):
     """Start to send `LiveFrame`s, the first complete, at least `interval_s` seconds apart; None
     stops them."""
@@ -98,6 +111,6 @@ class PrefixQuery(msgspec.Struct, frozen=True, tag="probe", array_like=True):
         return max(answers, key=lambda each: each.num_cached)
 
 
-Order: TypeAlias = ResetPrefixCache | Unpin | Watch | ChargeTenants
+Order: TypeAlias = ResetPrefixCache | Unpin | NoteTurn | Watch | ChargeTenants
 Question: TypeAlias = PrefixQuery
 Answer: TypeAlias = PrefixProbe

@@ -12,6 +12,7 @@ from quire.scheduler.pacing.target_counts import TargetCounts
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
+from quire.scheduler.sessions.session_counts import SessionCounts
 from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure, StepLaunch
 from quire.scheduler.usage.ledger import UsageLedger
 
@@ -92,6 +93,7 @@ class Counters:
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
     targets: TargetCounts = field(default_factory=TargetCounts)
+    sessions: SessionCounts = field(default_factory=SessionCounts)
 
     def note_admission(
         self, request: Request, num_hit: int, now: float, *, was_swapped: bool
@@ -237,7 +239,20 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_itl_missed=counters.targets.num_itl_missed,
         num_urgent_preemptions=counters.num_urgent,
         num_urgent_swaps=counters.num_urgent_swaps,
+        num_blocks_kept=cache.kept.num_evictable,
+        **_sessions(counters.sessions),
     )
+
+
+def _sessions(counts: SessionCounts) -> dict[str, int]:
+    """Return the counts of sessions."""
+    return {
+        "num_turns": counts.num_turns,
+        "num_turns_kept": counts.num_returned,
+        "num_kept_expired": counts.num_expired,
+        "num_kept_crowded_out": counts.num_crowded_out,
+        "num_held_for_sessions": counts.num_held,
+    }
 
 
 def _steps(counters: Counters) -> dict[str, int]:

@@ -13,6 +13,7 @@ from quire.scheduler.prefix_waits import PrefixWaits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.running import RunningSet
+from quire.scheduler.sessions.sessions import Sessions
 from quire.scheduler.step_draft import StepDraft
 
 CALM_STEPS = 32
@@ -41,6 +42,7 @@ class Admission:
         running: RunningSet,
         cost: CostModel,
         counters: Counters,
+        sessions: Sessions,
     ) -> None:
         self.prefix_waits = PrefixWaits(cache, is_enabled=config.wait_for_prefix)
         self._config = config
@@ -48,6 +50,7 @@ class Admission:
         self._running = running
         self._cost = cost
         self._counters = counters
+        self._sessions = sessions
         self._block_size = cache.prefix_recompute_cost(1).num_tokens
         self._keep_free = int(config.watermark * cache.num_usable_blocks)
         self._calm_at = 0
@@ -200,17 +203,21 @@ class Admission:
     def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
         """Admit a request that does not fork another one."""
         was_swapped = request.table.swap is not None
+        num_reserved = self._sessions.num_reserved(request, now)
         admitted = self._cache.admit(
             request.table,
             request.token_ids,
-            keep_free=num_spare,
+            keep_free=num_spare + num_reserved,
             use_cache=not request.new.needs_all_rows,
             use_host=self._uses_host(request),
         )
         if isinstance(admitted, BlocksMissing):
             if admitted.num_states:
                 return Blocker(Reason.WAITS_FOR_STATE, admitted.num_states)
-            return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
+            if admitted.num_blocks <= num_reserved:
+                self._sessions.note_held(request, now)
+                return Blocker(Reason.WAITS_FOR_SESSIONS, admitted.num_blocks)
+            return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks - num_reserved)
         if self._counters.note_admission(request, admitted, now, was_swapped=was_swapped):
             self._counters.note_prefix(request, self._explain_miss(request), now)
         return admitted

@@ -17,7 +17,8 @@ class SchedulerConfig:
     be admitted `max_skips` times before a head of the queue that lacks blocks. With
     `wait_for_prefix` a request waits while another computes the beginning of its prompt, where it
     is sooner for it. Unless it `cuts_prompts`, a prompt is computed in one step or not at all. Of
-    all blocks a share of up to `max_pinned_share` may be pinned.
+    all blocks a share of up to `max_pinned_share` may be pinned. With `keep_sessions` the blocks of
+    sessions that are expected again are evicted last, and their turns go before new sessions.
     """
 
     max_num_seqs: int
@@ -32,6 +33,7 @@ class SchedulerConfig:
     wait_for_prefix: bool = True
     cuts_prompts: bool = True
     max_pinned_share: float = 0.5
+    keep_sessions: bool = True
 
     @property
     def policy(self) -> Policy:

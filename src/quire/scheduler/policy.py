@@ -39,15 +39,19 @@ class Policy:
         """
         return new.tenant if self.name is PolicyName.FAIR else ""
 
-    def priority_key(self, new: NewRequest, *, arrived_s: float, number: int) -> SortKey:
-        """Return the key that orders the waiting requests of a tenant; `number` counts arrivals.
+    def priority_key(
+        self, new: NewRequest, *, arrived_s: float, lead_s: float, number: int
+    ) -> SortKey:
+        """Return the key that orders the waiting requests of a tenant; `number` counts arrivals. It
+        counts as having arrived `lead_s` earlier, but does not gain a priority by that.
 
         Two requests age alike, so that what they gain on each other is the time between their
         arrivals, once and for all.
         """
         if self.name is not PolicyName.PRIORITY:
-            return 0.0, number
-        return new.priority + arrived_s / self.ageing_s, number
+            return arrived_s - lead_s, number
+        lead_s = min(lead_s, self.ageing_s / 2)
+        return new.priority + (arrived_s - lead_s) / self.ageing_s, number
 
     def running_order(self, request: Request, *, number: int) -> SortKey:
         """Return the key that orders the running requests; `number` counts admissions."""

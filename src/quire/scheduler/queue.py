@@ -23,7 +23,7 @@ LATE_SHARE = 1 / 8
 
 
 def _order(request: Request) -> tuple[float, ...]:
-    return (request.is_late, *request.priority_key)
+    return (request.is_held, request.is_late, *request.priority_key)
 
 
 class WaitingQueue:
@@ -32,7 +32,8 @@ class WaitingQueue:
     `_heap` has an entry for every tenant that has someone waiting, and perhaps for some that have
     not; its counters may be too low, since they only grow, and are set right when they come to the
     top. `changes` has by tenant, whatever queues the policy has, how many requests more or less
-    wait than when it was last cleared, by whoever reads it.
+    wait than when it was last cleared, by whoever reads it. `held_first` may be set at any time:
+    then the first of those that let others by comes before these.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -46,6 +47,7 @@ class WaitingQueue:
         self._length = 0
         self._num_late = 0
         self._late_debt = 0.0
+        self.held_first = False
         self.changes: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -53,13 +55,17 @@ class WaitingQueue:
 
     @property
     def head(self) -> Request | None:
-        """The request to be admitted next: the first of the late ones where it is their turn."""
+        """The request to be admitted next: the first of the held or late ones where it is their
+        turn."""
         tenant = self._first_tenant()
         if tenant is None:
             return None
         queue = self._queues[tenant]
-        if self._late_debt > 0 and queue.last.is_late:
-            return queue.at(queue.num_below((True,)))[0]
+        num_free = queue.num_below((True,))
+        if self.held_first and num_free < len(queue):
+            return queue.at(num_free)[0]
+        if self._late_debt > 0 and (index := queue.num_below((False, True))) < num_free:
+            return queue.at(index)[0]
         return queue.first
 
     def make_late(self, request: Request) -> None:
@@ -70,8 +76,15 @@ class WaitingQueue:
         request.is_late = True
         self.restore(request)
 
+    def hold(self, request: Request) -> None:
+        """Let all that are not held by before a request."""
+        self.remove(request)
+        request.is_held = True
+        self.restore(request)
+
     def note_admission(self, request: Request, num_tokens: int) -> None:
         """Note that a request, which waits no more, has so many tokens to compute."""
+        request.is_held = False
         if request.is_late:
             self._late_debt -= num_tokens * (1 - LATE_SHARE)
             request.is_late = False

@@ -11,9 +11,11 @@ class Reason(StrEnum):
     # queued (requests ahead)
     QUEUED = "queued"
     ROUTED = "routed"  # to a replica (; the replica)
+    NEXT_TURN = "next_turn"  # of a session (ms since the last ended; the request of that)
     # still waiting (; behind whom, if not as the first)
     WAITS_FOR_BLOCKS = "waits_for_blocks"  # (blocks short)
     WAITS_FOR_STATE = "waits_for_state"  # running requests hold all states (states short)
+    WAITS_FOR_SESSIONS = "waits_for_sessions"  # room is kept for turns expected soon (blocks short)
     WAITS_FOR_SEQUENCE = "waits_for_sequence"  # max_num_seqs are running (running)
     WAITS_FOR_BUDGET = "waits_for_budget"  # the step's token budget is spent (budget)
     WAITS_FOR_PACE = "waits_for_pace"  # prompts have had their share of the step (tokens; of whom)

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import LoadSource, Reason
+from quire.scheduler.sessions.session import KnownSession
 from quire.scheduler.usage.ledger import GeneratedTokens
 
 SortKey: TypeAlias = tuple[float, int]
@@ -127,6 +128,9 @@ class NewRequest:
     computed. With `pins_prompt`, which goes with `max_tokens` 0, the full blocks of its prompt stay
     in the prefix cache, under its id, until they are unpinned. Its first token should come within
     `target_ttft_s` seconds, and each later one within `target_itl_s` of the one before.
+    Requests of one tenant and `session`, a name that their client gives or "", may be turns of one
+    conversation; `endpoint` names the API that they came by. For `retention_s` seconds after its
+    end what is cached of its prompt is evicted only behind what nobody asked to keep.
     """
 
     id: str
@@ -145,6 +149,9 @@ class NewRequest:
     pins_prompt: bool = False
     target_ttft_s: float | None = None
     target_itl_s: float | None = None
+    session: str = ""
+    endpoint: str = ""
+    retention_s: float | None = None
 
     @property
     def needs_all_rows(self) -> bool:
@@ -207,11 +214,12 @@ class Request:
     waiting requests of its `tenant`, `running_order` the running ones. While it is not
     `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
     were loaded for it, `num_from_peers` of them from other engines.
-    While it waits it `is_late` once its first token will come after its target.
+    While it waits it `is_late` once its first token will come after its target, and `is_held` once
+    it waits rather than take what is kept for sessions.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
-    `generated`.
+    `generated`. A turn of a conversation has its `session`.
     """
 
     new: NewRequest
@@ -234,6 +242,7 @@ class Request:
     num_scored: int = 1
     num_skips: int = 0
     is_late: bool = False
+    is_held: bool = False
     num_charged: int = 0
     admitted_step: int = 0
     arrived_s: float = 0.0
@@ -244,6 +253,7 @@ class Request:
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)
     generated: GeneratedTokens = field(default_factory=GeneratedTokens)
+    session: KnownSession | None = None
 
     @property
     def id(self) -> str:

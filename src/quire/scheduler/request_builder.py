@@ -6,10 +6,12 @@ request is therefore restored from its tokens and its events alone, and what its
 counted by the engine that has ended.
 """
 
+from quire.cache.block_table import BlockTable
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.policy import Policy
 from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
+from quire.scheduler.sessions.sessions import LEAD_S, Sessions
 
 BEFORE_ALL_NEW = 1 << 62
 """The offset by which numbers of resumed requests are below those of new ones."""
@@ -19,16 +21,28 @@ _FIRST_ADMISSIONS = (Reason.ADMITTED, Reason.FORKED)
 class RequestBuilder:
     """Gives each request its table, its tenant and its priority key; all share one `journal`."""
 
-    def __init__(self, cache: KVCache, policy: Policy, journal: list[tuple[str, Event]]) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        policy: Policy,
+        sessions: Sessions,
+        journal: list[tuple[str, Event]],
+    ) -> None:
         self._cache = cache
         self._policy = policy
+        self._sessions = sessions
         self._journal = journal
         self._num_built = 0
 
     def new(self, new: NewRequest, now: float, *, is_ready: bool) -> Request:
         """Return a request that arrives `now`."""
         self._num_built += 1
-        return self._request(new, self._num_built, now, is_ready=is_ready)
+        table = self._open_table(new)
+        session = self._sessions.find(new, table, now)
+        lead_s = self._sessions.lead_s(session, now)
+        request = self._request(new, table, (now, lead_s), self._num_built, is_ready=is_ready)
+        request.session = session
+        return request
 
     def resumed(
         self, new: NewRequest, resumed: ResumedOutput, now: float, *, is_ready: bool
@@ -38,7 +52,8 @@ class RequestBuilder:
         self._num_built += 1
         number = self._num_built - BEFORE_ALL_NEW
         arrived_s = resumed.timeline[0].time_s if resumed.timeline else now
-        request = self._request(new, number, arrived_s, is_ready=is_ready)
+        times = (arrived_s, LEAD_S)
+        request = self._request(new, self._open_table(new), times, number, is_ready=is_ready)
         request.token_ids += resumed.output_token_ids
         request.num_scored = resumed.num_scored
         request.timeline += resumed.timeline
@@ -49,15 +64,27 @@ class RequestBuilder:
             request.num_charged = request.num_prompt_tokens
         return request
 
+    def _open_table(self, new: NewRequest) -> BlockTable:
+        return self._cache.open_table(new.sharing, new.tenant, new.id)
+
     def _request(
-        self, new: NewRequest, number: int, arrived_s: float, *, is_ready: bool
+        self,
+        new: NewRequest,
+        table: BlockTable,
+        times: tuple[float, float],
+        number: int,
+        *,
+        is_ready: bool,
     ) -> Request:
+        """Return a request that arrived at the first of these times, and counts as having arrived
+        so many seconds earlier."""
+        arrived_s, lead_s = times
         return Request(
             new,
-            self._cache.open_table(new.sharing, new.tenant, new.id),
+            table,
             list(new.prompt_token_ids),
             self._policy.tenant(new),
-            self._policy.priority_key(new, arrived_s=arrived_s, number=number),
+            self._policy.priority_key(new, arrived_s=arrived_s, lead_s=lead_s, number=number),
             is_ready=is_ready,
             arrived_s=arrived_s,
             journal=self._journal,

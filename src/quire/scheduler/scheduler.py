@@ -39,6 +39,7 @@ from quire.scheduler.refusals import deadline_unreachable
 from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
+from quire.scheduler.sessions.sessions import Sessions
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Delta, Finish, Refusal, SeqChunk, Stats, Step, StepResult
 from quire.scheduler.step_draft import StepDraft
@@ -70,14 +71,16 @@ class Scheduler:
         self._cost = CostModel(config.preemption_mode)
         self.pace: PaceRule = Pace()
         self._appointments = Appointments(self._cost, self._throughput)
-        self._builder = RequestBuilder(cache, config.policy, self._journal)
         self._finished_requests: list[str] = []
         self._ended: list[Delta] = []
         self._number = 0
         self._num_admitted = 0
         self._counters = Counters()
         self.usage = UsageMeter(self._counters.usage, cache, self._waiting)
-        self._admission = Admission(config, cache, self._running, self._cost, self._counters)
+        counters, running, cost = self._counters, self._running, self._cost
+        self._sessions = Sessions(config, cache, running, cost, counters.sessions)
+        self._builder = RequestBuilder(cache, config.policy, self._sessions, self._journal)
+        self._admission = Admission(config, cache, running, cost, counters, self._sessions)
         self._prefix_waits = self._admission.prefix_waits
         self._urgency = Urgency(
             config, cache, self._waiting, self._running, self._shares, self._admission
@@ -152,6 +155,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         """Make nothing that is cached findable again; nothing is pinned any more."""
+        self._sessions.clear()
         self._cache.reset()
         self._prefix_waits.clear()
         self._counters.note_reset()
@@ -159,6 +163,10 @@ class Scheduler:
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted, if it has pinned any."""
         self._cache.pins.unpin(request_id)
+
+    def note_turn(self, request_id: str, now: float, *, calls_tools: bool) -> None:
+        """Note that the answer of a request that has ended is over, and whether it calls tools."""
+        self._sessions.note_turn(request_id, now, calls_tools=calls_tools)
 
     def charge(self, served: Mapping[str, float]) -> None:
         """Charge tenants for their service in other engines."""
@@ -175,6 +183,7 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Return the next step; it may be empty when all that is left awaits a late result."""
         self.usage.advance(now)
+        self._sessions.advance(now)
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
@@ -222,6 +231,7 @@ class Scheduler:
         self._deadlines.add(request)
         self._waiting.add(request)
         self._shares.open(request.tenant)
+        self._sessions.enter(request, now)
 
     def _expire(self, now: float) -> None:
         """End the requests past their deadline; the next update reports them."""
@@ -354,6 +364,9 @@ class Scheduler:
             if blocker is None:
                 continue
             head.note(now, *blocker)
+            if blocker.reason is Reason.WAITS_FOR_SESSIONS and not head.is_held:
+                self._waiting.hold(head)
+                continue
             if blocker.reason not in HOLDING_NOBODY:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
@@ -366,6 +379,7 @@ class Scheduler:
     def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
         """Return the request to be admitted next. Those that cannot have their first token in time,
         or would keep more others from it, let these by."""
+        self._waiting.held_first = self._sessions.lets_held_in(now)
         head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
         if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
             return head
@@ -413,6 +427,7 @@ class Scheduler:
         """Move the request, which has blocks for all its known tokens, to the running set and
         schedule its first chunk."""
         self._waiting.remove(request)
+        self._sessions.admit(request)
         self._waiting.note_admission(request, len(request.token_ids) - num_computed)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
@@ -464,6 +479,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
         self.usage.advance(now)
         request.note(now, reason, request.token_ids[-1])
+        self._sessions.leave(request, now)
         self._leave(request)
         return finish_of(request, reason, now)
 

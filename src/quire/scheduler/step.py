@@ -185,6 +185,10 @@ class Stats(NamedTuple):
     captures. Of `num_wasted_tokens`, which were computed again, `num_lost_tokens` had been computed
     by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
     and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
+    Of `num_blocks_cached`, `num_blocks_kept` are evicted last. `num_turns` requests were the next
+    turn of a session, `num_turns_kept` of them in time for what was kept; what was kept for others
+    `num_kept_expired`, or was `num_kept_crowded_out` by newer of their tenant. So many requests
+    waited rather than take it (`num_held_for_sessions`).
     First tokens of requests with a target came within it (`num_ttft_met`) or not, and so did later
     ones (`num_itl_*`).
     """
@@ -244,6 +248,12 @@ class Stats(NamedTuple):
     num_itl_missed: int = 0
     num_urgent_preemptions: int = 0
     num_urgent_swaps: int = 0
+    num_blocks_kept: int = 0
+    num_turns: int = 0
+    num_turns_kept: int = 0
+    num_kept_expired: int = 0
+    num_kept_crowded_out: int = 0
+    num_held_for_sessions: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -175,6 +175,7 @@ class ServerConfig:
     max_upload_bytes: int = 200 * 1024 * 1024
     response_store_bytes: int = 64 * 1024 * 1024
     response_store_ttl_s: float = 3600.0
+    max_prompt_retention_s: float = 3600.0
     host: str = "127.0.0.1"
     port: int = 8000
     is_socket_inherited: bool = False

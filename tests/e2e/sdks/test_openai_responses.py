@@ -80,9 +80,13 @@ def test_a_conversation_goes_on_from_a_response(client: openai.OpenAI) -> None:
         model=MODEL,
         input="Say more.",
         previous_response_id=first.id,
+        prompt_cache_key="a conversation",
+        prompt_cache_options={"ttl": "30m"},
         max_output_tokens=8,
         temperature=0,
     )
+    assert second.prompt_cache_key == "a conversation"
+    assert second.prompt_cache_options is not None and second.prompt_cache_options.ttl == "30m"
     history: ResponseInputParam = [
         {"role": "user", "content": "Who art thou?"},
         {"role": "assistant", "content": first.output_text},
@@ -94,6 +98,8 @@ def test_a_conversation_goes_on_from_a_response(client: openai.OpenAI) -> None:
     assert second.output_text == whole.output_text
     assert second.usage is not None and whole.usage is not None
     assert second.usage.input_tokens == whole.usage.input_tokens
+    details = second.usage.input_tokens_details
+    assert details.cached_tokens + details.cache_write_tokens <= second.usage.input_tokens
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=MODEL, input="x", previous_response_id="resp-1")
     assert refused.value.code == "previous_response_not_found"

@@ -1,5 +1,6 @@
 """A recorded scheduler that is short of everything: requests are swapped and preempted, wait for
-prefixes that others compute, and are admitted before a head that lacks blocks.
+prefixes that others compute, and are admitted before a head that lacks blocks. Some are turns of
+sessions.
 """
 
 import random
@@ -74,18 +75,52 @@ class Pressed:
     num_added: int = 0
     steps: list[Step] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
+    live: dict[str, NewRequest] = field(default_factory=dict)
+    texts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    over: list[str] = field(default_factory=list)
 
     def step(self) -> None:
         """Let some arrive, schedule a step, and take in a result."""
         scheduler, chance = self.recorded.scheduler, self.chance
         for _ in range(chance.choice([0, 0, 1, 1, 3])):
-            scheduler.add(self.new(), self.now)
+            new = self.next_turn() if self.over and chance.random() < 0.4 else self.new()
+            if scheduler.add(new, self.now) is None:
+                self.live[new.id], self.texts[new.id] = new, new.prompt_token_ids
         self.steps.append(scheduler.schedule(self.now))
         late = chance.random() < 0.7
         while len(self.steps) > late:
             self.now += STEP_S * (0.5 + chance.random())
             step = self.steps.pop(0)
-            scheduler.update(step, self.result(step), self.now)
+            deltas = scheduler.update(step, self.result(step), self.now)
+            for delta in deltas:
+                self.texts[delta.request_id] += delta.token_ids
+                if delta.finish is not None:
+                    self.over.append(delta.request_id)
+                    if chance.random() < 0.7:
+                        calls_tools = chance.random() < 0.6
+                        scheduler.note_turn(delta.request_id, self.now, calls_tools=calls_tools)
+
+    def next_turn(self) -> NewRequest:
+        """Return the next turn of a session, which has a little more, or another beginning."""
+        chance = self.chance
+        self.num_added += 1
+        last = self.live[self.over.pop(chance.randrange(len(self.over)))]
+        text = self.texts[last.id] if chance.random() < 0.8 else last.prompt_token_ids[:-2]
+        more = tuple(chance.randrange(10, 90) for _ in range(chance.choice([1, 5])))
+        prompt = (text + more)[:30]
+        name = chance.choice([last.session, "mine"])
+        asked_s = chance.choice([None, 0.5, 60.0])
+        stopping = Stopping(chance.choice([1, 6]), 0, (EOS,), ())
+        request_id = f"r{self.num_added}"
+        return replace(
+            last,
+            id=request_id,
+            prompt_token_ids=prompt,
+            stopping=stopping,
+            session=name,
+            endpoint="chat",
+            retention_s=asked_s,
+        )
 
     def new(self) -> NewRequest:
         """Return a request; most begin as some others do."""
@@ -95,7 +130,8 @@ class Pressed:
         prompt = (100 + family,) * chance.choice([8, 16])
         tail = tuple(chance.randrange(10, 90) for _ in range(length))
         stopping = Stopping(chance.choice([1, 6, 20]), 0, (EOS,), ())
-        return NewRequest(f"r{self.num_added}", prompt + tail, Sampling(), stopping)
+        tenant = chance.choice(["", "other"])
+        return NewRequest(f"r{self.num_added}", prompt + tail, Sampling(), stopping, tenant=tenant)
 
     def result(self, step: Step) -> StepResult:
         kinds = Counter(copy.kind for copy in step.block_copies)
@@ -146,11 +182,22 @@ class Pressed:
         self.seen["computing"] += bool(snapshot.waits.computing)
         self.seen["not calm"] += snapshot.number < snapshot.calm_at
         self.seen["recent"] += bool(snapshot.recent)
+        self.seen["idle sessions"] += any(
+            each.ended_s is not None for each in snapshot.sessions.sessions
+        )
+        self.seen["turns"] += any(each.request_ids for each in snapshot.sessions.sessions)
+        self.seen["unsaid"] += bool(snapshot.sessions.unsaid)
+        self.seen["gaps"] += bool(snapshot.sessions.gaps)
+        self.seen["expected"] += any(each.rank == 2 for each in snapshot.cache.kept)
+        self.seen["asked"] += any(each.rank == 1 for each in snapshot.cache.kept)
+        self.seen["ranked"] += any(map(bool, snapshot.cache.pool.ranked))
+        self.seen["held"] += snapshot.sessions.held_since_s is not None
 
 
 STATES = (
     *("swapped", "private", "retained", "on host", "preempted", "skipped", "awaited"),
     *("computing", "not calm", "recent", "states", "states on host"),
+    *("idle sessions", "turns", "unsaid", "gaps", "expected", "asked", "ranked", "held"),
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.recording.pressed import STATES, replay_pressed, snapshot_pressed
 
-NUM_STEPS = 240
+NUM_STEPS = 480
 
 
 @pytest.mark.parametrize("seed", range(12))

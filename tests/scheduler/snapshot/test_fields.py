@@ -22,7 +22,7 @@ SCHEDULER = Scheduler(
 )
 FIXED = (
     "config cache policy running cost counters waiting acceptance admission prefix_waits builder "
-    "urgency"
+    "urgency sessions"
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
@@ -30,7 +30,7 @@ KNOWN = {
     "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} block_size keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
-    "num_late late_debt",
+    "num_late late_debt held_first",
     "running": "shares by_id order queues",
     "shares": "served level sweep_at live",
     "deadlines": "heap num_added",
@@ -42,23 +42,25 @@ KNOWN = {
     "times": "products moments coefficients num_since error most_prompt",
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
+    "sessions": f"{FIXED} is_on is_fair block_size table gaps shares unsaid num_unsaid until_of "
+    "until num_sessions held_since_s counts",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
-    "finder pins states copies offloads held",  # log: why a prefix was missed decides nothing
+    "finder pins kept states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",
     "states": "pool host copies is_reachable policy block_size is_caching seen max_seen "
     "least_tokens on_lasting",
-    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
+    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers keepers",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
 PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
-    "num_skips is_late num_charged admitted_step arrived_s admitted_s first_token_s last_token_s "
-    "prompt_step timeline journal generated",
+    "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s "
+    "last_token_s prompt_step timeline journal generated session",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
-    "target_ttft_s target_itl_s",
+    "target_ttft_s target_itl_s session endpoint retention_s",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
     BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
     "payer name states",
@@ -102,4 +104,4 @@ def test_every_field_of_plain_values_is_known() -> None:
     assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private", "state_id"]
     assert list(HostState._fields) == ["state_id", "content", "num_blocks", "kind"]
     assert len(Chain.__slots__) == 7
-    assert len(ArrivalSnapshot._fields) == 15
+    assert len(ArrivalSnapshot._fields) == 18

@@ -15,8 +15,10 @@ from quire.cache.block_pool import BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain, Content
 from quire.cache.charges.payers import NOBODY
+from quire.cache.evictable_list import EvictionRank
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
+from quire.cache.retention.kept_prefixes import KeptPrefix
 from quire.cache.sharing import NO_KEYS
 from quire.cache.snapshot.digest_numbers import (
     NO_KEY,
@@ -44,12 +46,14 @@ numbered afresh."""
 
 class PoolSnapshot(NamedTuple):
     """The blocks of the device: those that are free, from the last to be taken on, those that are
-    evictable, from the first to be evicted on; by block the references and the number of its key,
-    NO_KEY where it has none; and by the block that is found its duplicates.
+    evictable, from the first to be evicted on, those of higher ranks apart; by block the references
+    and the number of its key, NO_KEY where it has none; and by the block that is found its
+    duplicates.
     """
 
     free: list[int]
     evictable: list[int]
+    ranked: list[list[int]]
     num_refs: list[int]
     keys: list[int]
     duplicates: list[tuple[int, list[int]]]
@@ -91,6 +95,15 @@ class TableSnapshot(NamedTuple):
     states: StateTableSnapshot | None
 
 
+class KeptSnapshot(NamedTuple):
+    """The fields of `KeptPrefix` and its name, by the numbers of keys and of the state's digest."""
+
+    name: str
+    keys: list[int]
+    rank: EvictionRank
+    state: int | None
+
+
 class CacheSnapshot(NamedTuple):
     """All of a cache but its tables. `depths` has by the number of a digest how many blocks are
     before it; `pins` has the blocks under each name, and `pinned_states` the states."""
@@ -104,12 +117,18 @@ class CacheSnapshot(NamedTuple):
     pins: list[tuple[str, list[int]]]
     states: StatesSnapshot | None
     pinned_states: list[tuple[str, int]]
+    kept: list[KeptSnapshot]
 
 
-def forget_the_gone(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
+def forget_the_gone(
+    cache: KVCache,
+    tables: Sequence[BlockTable],
+    numbers: DigestNumbers,
+    others: Iterable[bytes] = (),
+) -> None:
     """Number only those digests that the cache or one of the `tables`, which are all there are,
-    still knows, once most of what is numbered must be gone: it takes as long as the rest of a
-    snapshot."""
+    still knows, and the `others`, once most of what is numbered must be gone: it takes as long as
+    the rest of a snapshot."""
     num_host_blocks = 0 if cache._host is None else cache._host._num_blocks
     num_chained = sum(len(table.chain.digests) for table in tables)
     if len(numbers) <= MAX_NUMBERED * (cache.num_usable_blocks + num_host_blocks) + num_chained:
@@ -117,9 +136,11 @@ def forget_the_gone(cache: KVCache, tables: Sequence[BlockTable], numbers: Diges
     keys: list[Iterable[bytes]] = [filter(None, cache._pool._key_of)]
     if cache._host is not None:
         keys += (cache._host._cached, cache._host._num_retainers)
-    digests = [numbers.digests_of(chain.from_iterable(keys))]
+    digests: list[Iterable[bytes]] = [numbers.digests_of(chain.from_iterable(keys))]
     digests += [digests_of_table(table.states) for table in tables]
     digests += [] if cache._states is None else [digests_of_states(cache._states)]
+    digests += [numbers.digests_of(each.keys) for each in cache.kept._kept.values()]
+    digests += [filter(None, (each.state for each in cache.kept._kept.values())), others]
     numbers.restart(chain(*(table.chain.digests for table in tables), *digests))
 
 
@@ -136,6 +157,15 @@ def snapshot_cache(cache: KVCache, numbers: DigestNumbers) -> CacheSnapshot:
         list(cache.pins._blocks_of.items()),
         None if cache._states is None else snapshot_states(cache._states, numbers),
         list(cache.pins._state_of.items()),
+        [
+            KeptSnapshot(
+                name,
+                runs_of(list(map(numbers.key_number, each.keys))),
+                each.rank,
+                None if each.state is None else numbers.numbers([each.state])[0],
+            )
+            for name, each in cache.kept._kept.items()
+        ],
     )
 
 
@@ -158,6 +188,7 @@ def snapshot_table(cache: KVCache, table: BlockTable, numbers: DigestNumbers) ->
 def restore_cache(cache: KVCache, snapshot: CacheSnapshot, digests: NumberedDigests) -> None:
     """Restore a new cache, which uses the hash of `digests`, from the snapshot."""
     contents = _Contents(snapshot.depths, cache._block_size, digests)
+    _restore_kept(cache, snapshot.kept, digests)
     _restore_pool(cache._pool, snapshot.pool, contents)
     if cache._host is not None and snapshot.host is not None:
         _restore_host(cache._host, snapshot.host, contents)
@@ -200,7 +231,8 @@ def restored_chain(cache: KVCache, runs: Sequence[int]) -> Chain:
 def _snapshot_pool(pool: BlockPool, numbers: DigestNumbers) -> PoolSnapshot:
     return PoolSnapshot(
         list(pool._free),
-        pool._evictable.block_ids(),
+        pool._evictable.ids_of(EvictionRank.PLAIN),
+        [pool._evictable.ids_of(rank) for rank in EvictionRank if rank],
         list(pool._num_refs),
         numbers.key_numbers(pool._key_of),
         [(pool._block_of[key], list(alike)) for key, alike in pool._duplicates.items()],
@@ -256,6 +288,8 @@ class _Contents:
 def _restore_pool(pool: BlockPool, snapshot: PoolSnapshot, contents: _Contents) -> None:
     pool._free = list(snapshot.free)
     pool._evictable.append(snapshot.evictable)
+    for rank, block_ids in enumerate(snapshot.ranked, 1):
+        pool._evictable.append_to(EvictionRank(rank), block_ids)
     pool._num_refs = list(snapshot.num_refs)
     pool.payers.take([each for each, num in enumerate(snapshot.num_refs) if num], NOBODY)
     duplicates = {each for _, alike in snapshot.duplicates for each in alike}
@@ -271,6 +305,16 @@ def _restore_pool(pool: BlockPool, snapshot: PoolSnapshot, contents: _Contents) 
         for block_id in alike:
             pool._key_of[block_id] = found_key
             pool._content_of[block_id] = pool._content_of[found]
+
+
+def _restore_kept(
+    cache: KVCache, snapshot: Iterable[KeptSnapshot], digests: NumberedDigests
+) -> None:
+    for name, runs, rank, state in snapshot:
+        keys = tuple(digests.key_of(number).key for number in numbers_of(runs))
+        cache._pool.keep(keys, rank)
+        digest = None if state is None else digest_of(state)
+        cache.kept._kept[name] = KeptPrefix(keys, rank, digest)
 
 
 def _keyed(keys: Sequence[int]) -> Iterator[tuple[int, int]]:

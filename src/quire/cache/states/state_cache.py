@@ -110,6 +110,10 @@ class StateCache:
         """Return the snapshot of that very content, None if it is gone."""
         return self._pool.state_under(content)
 
+    def expect(self, digest: bytes, num_uses: int) -> None:
+        """Note that so many requests more, or fewer, are about to find the snapshot of a digest."""
+        self._pool.expect(digest, num_uses)
+
     def num_seen(self, chain: Chain, max_blocks: int) -> int:
         """Return how many leading blocks of `chain` are remembered, `max_blocks` at most."""
         seen = (each in self._seen for each in chain.digests[:max_blocks])

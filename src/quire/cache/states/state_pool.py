@@ -244,6 +244,13 @@ class StatePool:
         snapshot.num_lent = 0.0
         self._touch(digest)
 
+    def expect(self, digest: bytes, num_uses: int) -> None:
+        """Note that so many requests more, or fewer, are about to find the snapshot of a digest."""
+        snapshot = self._snapshots.get(digest)
+        if snapshot is not None:
+            snapshot.num_lent = max(snapshot.num_lent + num_uses, 0.0)
+            self._revalue(digest)
+
     def note_lost(self, digest: bytes) -> None:
         """Note that K and V of the block of that digest are no longer found."""
         snapshot = self._snapshots.get(digest)

@@ -17,7 +17,7 @@ from quire.engine.recording.replayed_scheduler import SegmentStart
 from quire.engine.recording.ring import NUM_SLOTS, RING_BYTES, SLOT_BYTES
 
 MAGIC = b"quire-flight-record\n"
-FORMAT = 4
+FORMAT = 5
 SUFFIX = ".flight"
 MAX_FILES = 16
 """The maximum number of files of each kind in a folder; the oldest is deleted first."""

@@ -92,6 +92,19 @@ class PrefixUnpinned(msgspec.Struct, frozen=True, tag=9, array_like=True):
         return SAME
 
 
+class TurnNoted(msgspec.Struct, frozen=True, tag=15, array_like=True):
+    """An answer is over whose request has ended, and may call tools."""
+
+    request_id: str
+    now: float
+    calls_tools: bool
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.note_turn(self.request_id, self.now, calls_tools=self.calls_tools)
+        return SAME
+
+
 class RequestReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
     """A request that may be admitted from now on."""
 
@@ -309,6 +322,7 @@ FromOutside: TypeAlias = (
     | RequestAborted
     | CacheReset
     | PrefixUnpinned
+    | TurnNoted
     | TenantsCharged
 )
 FromDisk: TypeAlias = ChainHashed | LoadStarted | LoadEnded | BlocksImported

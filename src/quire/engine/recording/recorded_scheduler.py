@@ -16,6 +16,7 @@ from quire.engine.recording.inputs import (
     StepScheduled,
     StepUpdated,
     TenantsCharged,
+    TurnNoted,
     checksum_of,
     finishes_of,
 )
@@ -49,11 +50,8 @@ class RecordedScheduler(Scheduler):
         self._prepare(now)
         refusal = super().add(new, now, is_ready=is_ready)
         reason = None if refusal is None else refusal.reason
-        arrival = arrival_of(
-            new,
-            recorder.tenants.number(new.tenant),
-            fork_differs=reason is Reason.FORK_DIFFERS,
-        )
+        fork_differs = reason is Reason.FORK_DIFFERS
+        arrival = arrival_of(new, recorder.tenants, fork_differs=fork_differs)
         recorder.write(RequestAdded(arrival, now, is_ready, reason, recorder.numbers.take()))
         return refusal
 
@@ -65,7 +63,7 @@ class RecordedScheduler(Scheduler):
         refusal = super().resume(new, resumed, now, is_ready=is_ready)
         recorder.write(
             RequestResumed(
-                arrival_of(new, recorder.tenants.number(new.tenant)),
+                arrival_of(new, recorder.tenants),
                 len(outputs),
                 _meaning_of_last(new, outputs),
                 resumed.num_scored,
@@ -91,6 +89,11 @@ class RecordedScheduler(Scheduler):
         answers = self._recorder.numbers.take()
         self._recorder.write(RequestAborted(request_id, now, reason, delta is not None, answers))
         return delta
+
+    def note_turn(self, request_id: str, now: float, *, calls_tools: bool) -> None:
+        super().note_turn(request_id, now, calls_tools=calls_tools)
+        answers = self._recorder.numbers.take()
+        self._recorder.write(TurnNoted(request_id, now, calls_tools, answers))
 
     def reset_prefix_cache(self) -> None:
         super().reset_prefix_cache()

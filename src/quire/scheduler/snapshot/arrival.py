@@ -16,7 +16,7 @@ _ANOTHER = SharingTerms(b"another")
 
 class ArrivalSnapshot(NamedTuple):
     """A new request without its tokens. Instead of its tenant it has a number, which equal tenants
-    share; `fork_differs` says that its source had another prompt."""
+    share, and so for its session; `fork_differs` says that its source had another prompt."""
 
     id: str
     num_prompt_tokens: int
@@ -33,9 +33,33 @@ class ArrivalSnapshot(NamedTuple):
     pins_prompt: bool = False
     target_ttft_s: float | None = None
     target_itl_s: float | None = None
+    session: int = 0
+    endpoint: str = ""
+    retention_s: float | None = None
 
 
-def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> ArrivalSnapshot:
+class TenantNumbers:
+    """Numbers tenants, and sessions apart from them, in order of first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+        self._sessions: dict[str, int] = {"": 0}
+
+    def number(self, tenant: str) -> int:
+        return self._numbers.setdefault(tenant, len(self._numbers))
+
+    def session(self, name: str) -> int:
+        return self._sessions.setdefault(name, len(self._sessions))
+
+    def restart(self) -> None:
+        """Number all afresh."""
+        self._numbers = {"": 0}
+        self._sessions = {"": 0}
+
+
+def arrival_of(
+    new: NewRequest, numbers: TenantNumbers, *, fork_differs: bool = False
+) -> ArrivalSnapshot:
     """Return the facts of a request that the scheduler reads."""
     return ArrivalSnapshot(
         new.id,
@@ -43,7 +67,7 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
         new.stopping.max_tokens,
         new.stopping.min_tokens,
         new.needs_all_rows,
-        tenant,
+        numbers.number(new.tenant),
         new.weight,
         new.priority,
         new.time_limit_s,
@@ -53,6 +77,9 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
         new.pins_prompt,
         new.target_ttft_s,
         new.target_itl_s,
+        numbers.session(new.session),
+        new.endpoint,
+        new.retention_s,
     )
 
 
@@ -74,23 +101,12 @@ def request_of(arrival: ArrivalSnapshot) -> NewRequest:
         pins_prompt=arrival.pins_prompt,
         target_ttft_s=arrival.target_ttft_s,
         target_itl_s=arrival.target_itl_s,
+        session=tenant_of(arrival.session),
+        endpoint=arrival.endpoint,
+        retention_s=arrival.retention_s,
     )
 
 
 def tenant_of(number: int) -> str:
-    """Return the tenant that has a number in a replay."""
+    """Return the tenant, or the session, that has a number in a replay."""
     return str(number) if number else ""
-
-
-class TenantNumbers:
-    """Numbers tenants in order of first use."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {"": 0}
-
-    def number(self, tenant: str) -> int:
-        return self._numbers.setdefault(tenant, len(self._numbers))
-
-    def restart(self) -> None:
-        """Number all afresh."""
-        self._numbers = {"": 0}

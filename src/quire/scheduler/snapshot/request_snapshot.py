@@ -6,7 +6,13 @@ from quire.cache.block_table import BlockTable
 from quire.cache.snapshot.cache_snapshot import TableSnapshot
 from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, Request, SortKey
-from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, ArrivalSnapshot, arrival_of, request_of
+from quire.scheduler.snapshot.arrival import (
+    PLAIN_TOKEN,
+    ArrivalSnapshot,
+    TenantNumbers,
+    arrival_of,
+    request_of,
+)
 
 
 class RequestSnapshot(NamedTuple):
@@ -34,6 +40,7 @@ class RequestSnapshot(NamedTuple):
     num_scored: int
     num_skips: int
     is_late: bool
+    is_held: bool
     num_charged: int
     admitted_step: int
     arrived_s: float
@@ -45,17 +52,15 @@ class RequestSnapshot(NamedTuple):
 
 
 def snapshot_request(
-    request: Request, table: TableSnapshot, tenants: tuple[int, int], *, is_running: bool
+    request: Request, table: TableSnapshot, tenants: TenantNumbers, *, is_running: bool
 ) -> RequestSnapshot:
-    """Return a snapshot of the request; `tenants` are the number of its own tenant and of the one
-    whose queue it is in."""
-    own, queue = tenants
+    """Return a snapshot of the request, with the number of the tenant whose queue it is in."""
     return RequestSnapshot(
-        arrival_of(request.new, own),
+        arrival_of(request.new, tenants),
         table,
         is_running,
         len(request.token_ids),
-        queue,
+        tenants.number(request.tenant),
         request.priority_key,
         request.running_order,
         request.is_ready,
@@ -72,6 +77,7 @@ def snapshot_request(
         request.num_scored,
         request.num_skips,
         request.is_late,
+        request.is_held,
         request.num_charged,
         request.admitted_step,
         request.arrived_s,
@@ -108,6 +114,7 @@ def restored_request(
         num_scored=snapshot.num_scored,
         num_skips=snapshot.num_skips,
         is_late=snapshot.is_late,
+        is_held=snapshot.is_held,
         num_charged=snapshot.num_charged,
         admitted_step=snapshot.admitted_step,
         arrived_s=snapshot.arrived_s,

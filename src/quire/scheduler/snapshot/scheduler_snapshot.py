@@ -31,6 +31,12 @@ from quire.scheduler.snapshot.request_snapshot import (
     restored_request,
     snapshot_request,
 )
+from quire.scheduler.snapshot.sessions_snapshot import (
+    SessionsSnapshot,
+    digests_of_sessions,
+    restore_sessions,
+    snapshot_sessions,
+)
 from quire.scheduler.snapshot.waits_snapshot import WaitsSnapshot, restore_waits, snapshot_waits
 
 Deadline: TypeAlias = tuple[float, int, str]
@@ -66,6 +72,7 @@ class SchedulerSnapshot(NamedTuple):
     num_deadlines: int
     estimates: EstimatesSnapshot
     waits: WaitsSnapshot
+    sessions: SessionsSnapshot
     finished_requests: list[str]
     number: int
     num_built: int
@@ -86,7 +93,10 @@ def snapshot_scheduler(
     """Return a snapshot. Tenants are numbered afresh for it, and so are digests where many are
     gone."""
     cache, requests = scheduler._cache, scheduler._requests.values()
-    forget_the_gone(cache, [request.table for request in requests], numbers)
+    sessions = scheduler._sessions
+    remembered = digests_of_sessions(sessions, scheduler._requests)
+    tables = [request.table for request in requests]
+    forget_the_gone(cache, tables, numbers, remembered)
     tenants.restart()
     deadlines = sorted(
         (deadline_s, number, request.id)
@@ -99,7 +109,7 @@ def snapshot_scheduler(
             snapshot_request(
                 request,
                 snapshot_table(cache, request.table, numbers),
-                (tenants.number(request.new.tenant), tenants.number(request.tenant)),
+                tenants,
                 is_running=request in scheduler._running,
             )
             for request in requests
@@ -115,6 +125,7 @@ def snapshot_scheduler(
             scheduler.pace.times,
         ),
         snapshot_waits(scheduler._prefix_waits, numbers),
+        snapshot_sessions(sessions, scheduler._requests, numbers, tenants),
         list(scheduler._finished_requests),
         scheduler._number,
         scheduler._builder._num_built,
@@ -153,6 +164,7 @@ def restore_scheduler(
         snapshot.estimates,
     )
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
+    restore_sessions(scheduler._sessions, snapshot.sessions, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)
     scheduler._number = snapshot.number
     scheduler._builder._num_built = snapshot.num_built

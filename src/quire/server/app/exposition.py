@@ -205,7 +205,7 @@ def _labelled(values: Mapping[Label, int] | Mapping[Label, float]) -> Rows:
 
 def _stats_rows(stats: Stats) -> dict[str, Rows]:
     rows = _request_rows(stats) | _target_rows(stats)
-    return rows | _block_rows(stats) | _prefix_rows(stats)
+    return rows | _block_rows(stats) | _prefix_rows(stats) | _session_rows(stats)
 
 
 def _request_rows(stats: Stats) -> dict[str, Rows]:
@@ -253,6 +253,19 @@ def _target_rows(stats: Stats) -> dict[str, Rows]:
     met = {"ttft": stats.num_ttft_met, "itl": stats.num_itl_met}
     missed = {"ttft": stats.num_ttft_missed, "itl": stats.num_itl_missed}
     return {"slo_attained_total": _labelled(met), "slo_missed_total": _labelled(missed)}
+
+
+def _session_rows(stats: Stats) -> dict[str, Rows]:
+    """Return what tells of sessions, and of what is kept for them."""
+    num_not_kept = stats.num_turns - stats.num_turns_kept
+    turns = {"kept": stats.num_turns_kept, "not_kept": num_not_kept}
+    dropped = {"expired": stats.num_kept_expired, "crowded_out": stats.num_kept_crowded_out}
+    return {
+        "kv_blocks_kept": [((), stats.num_blocks_kept)],
+        "session_turns_total": _labelled(turns),
+        "session_blocks_dropped_total": _labelled(dropped),
+        "session_waits_total": [((), stats.num_held_for_sessions)],
+    }
 
 
 def _block_rows(stats: Stats) -> dict[str, Rows]:

@@ -13,9 +13,9 @@ _SEGMENT = re.compile(r"([A-Za-z_]+)((?:\[\d+\])*)")
 _OTHERS = (
     *("after", "arguments", "body", "budget_tokens", "cache_control", "call_id", "custom_id"),
     *("display", "file", "format", "id", "input", "input_schema", "is_error", "item_reference"),
-    *("json_schema", "limit", "method", "order", "output", "purpose", "schema", "signature"),
-    *("source", "starting_after", "status", "summary", "text", "thinking", "tool_use_id", "type"),
-    "url",
+    *("json_schema", "limit", "method", "order", "output", "prompt_cache_breakpoint", "purpose"),
+    *("schema", "signature", "source", "starting_after", "status", "summary", "text", "thinking"),
+    *("tool_use_id", "type", "url", "user_id"),
 )
 """Names of fields that no model describes: of items, blocks, queries and lines of batches."""
 

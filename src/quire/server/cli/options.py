@@ -333,6 +333,13 @@ OPTIONS: tuple[Option, ...] = (
         "than computing it twice.",
     ),
     Option(
+        "keep-sessions",
+        SCHEDULING,
+        boolean,
+        "Evict the KV blocks of agents' sessions last while their next turn is expected, and those "
+        "that clients ask to keep; let such turns go before new sessions.",
+    ),
+    Option(
         "otlp-traces-endpoint",
         TRACING,
         http_url,

@@ -171,6 +171,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         field="response_store_ttl_s",
     ),
     Option(
+        "max-prompt-retention-s",
+        SERVER,
+        seconds,
+        "Maximum seconds for which a request may keep its prompt in the prefix cache "
+        "(`prompt_cache_options`, `prompt_cache_retention`, `cache_control`); longer times are "
+        "shortened. 0: none is kept longer than others.",
+    ),
+    Option(
         "shutdown-timeout",
         SERVER,
         seconds,

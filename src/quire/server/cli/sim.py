@@ -210,7 +210,10 @@ def _size(flags: argparse.Namespace, cost: CostFile, num_prefill: int) -> FleetS
 
 def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
     """Return an engine with the limits that the flags give."""
-    names = "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_queued_reqs"
+    names = (
+        *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_queued_reqs"),
+        "keep_sessions",
+    )
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     scheduler = replace(engine.scheduler, **given)
     cache = replace(engine.cache, max_chunk_tokens=scheduler.max_num_batched_tokens)

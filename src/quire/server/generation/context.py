@@ -70,7 +70,8 @@ class Prompt(NamedTuple):
     """A prompt in tokens. `field` is the path of the field that the client wrote it in, `text` the
     text that the client wrote, or None where it wrote token ids. `num_cut` tokens were cut off. Of
     a pair of texts the tokens from `second_text` on are of the second type, if there is one. The
-    first `num_cacheable` tokens are those that the client wants in the prefix cache."""
+    first `num_cacheable` tokens are those that the client wants in the prefix cache, and the first
+    `num_cacheable_long` of them for the longer of two times."""
 
     token_ids: tuple[int, ...]
     field: str
@@ -78,6 +79,7 @@ class Prompt(NamedTuple):
     num_cut: int = 0
     second_text: int | None = None
     num_cacheable: int = 0
+    num_cacheable_long: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class RequestContext:
     warnings: sentences that the client gets in a header.
     ignored: paths of what was left out of the request, for a header too.
     is_cut: outputs may have fewer tokens than the client allows, since the context ends before.
+    notes_turns: the engine is told of each output whether it calls tools, which the client runs.
     """
 
     id: str
@@ -108,6 +111,7 @@ class RequestContext:
     warnings: tuple[str, ...] = ()
     is_cut: bool = False
     ignored: tuple[str, ...] = ()
+    notes_turns: bool = False
 
     @property
     def report_headers(self) -> dict[str, str]:

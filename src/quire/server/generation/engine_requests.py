@@ -2,7 +2,7 @@
 tokens and log probabilities of outputs."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.cache.sharing import SharingTerms
@@ -23,6 +23,17 @@ MAX_LOGPROBS_KEPT = 2**22
 """Log probabilities that one answer may hold at once: some 100 MB of JSON."""
 PROMPT_LOGPROB_WEIGHT = 3
 """One of `prompt_logprobs`, with its rank and text, takes as much JSON as so many others."""
+ENDPOINTS: Mapping[str, str] = {
+    "cmpl": "completions",
+    "chatcmpl": "chat",
+    "resp": "responses",
+    "msg": "messages",
+    "embd": "embeddings",
+    "rerank": "rerank",
+    "score": "score",
+    "prefix": "prefixes",
+}
+"""Names of APIs, by what the ids of their answers begin with."""
 _SEED_BITS = 63
 _NO_OUTPUT = Stopping(max_tokens=0)
 
@@ -89,6 +100,9 @@ class EngineRequestBuilder:
                 reports_prefill=self.options.return_progress,
                 target_ttft_s=ttft_s,
                 target_itl_s=itl_s,
+                session=self.options.session,
+                endpoint=endpoint_of(prefix),
+                retention_s=self.options.retention_s,
             )
 
     @property
@@ -149,9 +163,15 @@ def pooled_requests(
             weight=tenant.weight,
             priority=request.priority or 0,
             pooling=pooling,
+            endpoint=endpoint_of(answer_id),
         )
         for index, (prompt, pooling) in enumerate(pooled)
     )
+
+
+def endpoint_of(answer_id: str) -> str:
+    """Return the name of the API that an answer is of."""
+    return ENDPOINTS[answer_id.partition("-")[0]]
 
 
 def _seconds(milliseconds: float | None) -> float | None:

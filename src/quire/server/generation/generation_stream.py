@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
+from quire.engine.orders import NoteTurn
 from quire.engines.process.token_stream import EngineDown, RequestRefused, TokenStream, merge
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
@@ -24,7 +25,8 @@ from quire.server.errors import (
     RequestError,
 )
 from quire.server.generation.choice_output import ChoiceOutput
-from quire.server.generation.context import RequestContext
+from quire.server.generation.context import Prompt, RequestContext
+from quire.server.generation.engine_requests import endpoint_of
 from quire.server.generation.output_delta import OutputDelta
 from quire.server.generation.service import Service
 from quire.server.generation.usage import (
@@ -51,10 +53,10 @@ _REFUSAL_CODES = {
 CHOICES_PER_ITERATION = 64
 """Choices that are submitted or set up in one iteration of the event loop: some milliseconds."""
 _OPERATIONS = {
-    **dict.fromkeys(("cmpl", "prefix"), "text_completion"),
-    **dict.fromkeys(("embd", "rerank", "score"), "embeddings"),
+    **dict.fromkeys(("completions", "prefixes"), "text_completion"),
+    **dict.fromkeys(("embeddings", "rerank", "score"), "embeddings"),
 }
-"""OpenTelemetry's names of what was done, by what the id of the answer begins with; else chat."""
+"""OpenTelemetry's names of what was done, by the name of the API; else chat."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
@@ -83,13 +85,14 @@ class GenerationStream:
         self._spans = service.spans
         self._rates = context.arrival.tenant.rates
         self._timeline: Timeline | None = None
-        self._tokenizer = serving.tokenizer
+        self._tokenizer, self._limits = serving.tokenizer, serving.input.limits
         self._choices: list[ChoiceOutput] = []  # once the engine has taken the requests
         self._meters = [
             RequestMeter(self._metrics, context.arrival, request) for request in context.requests
         ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
+        self._calling: set[int] = set()  # choices that call tools
         self._streams: list[TokenStream] = []
         self.on_pause: Callable[[], None] | None = None
 
@@ -234,7 +237,7 @@ class GenerationStream:
         context = self.context
         return RequestRecord(
             trace,
-            _OPERATIONS.get(context.id.partition("-")[0], "chat"),
+            _OPERATIONS.get(endpoint_of(context.id), "chat"),
             context.id,
             context.model,
             context.num_prompt_tokens,
@@ -281,6 +284,8 @@ class GenerationStream:
         self._metrics.num_reasoning_tokens += (choice.num_reasoning_tokens or 0) - num_before
         if output.ending is not None:
             self._metrics.on_calls(output.ending.num_whole, output.ending.num_broken)
+            if output.ending.calls_tools:
+                self._calling.add(index)
             if delta.finish is None:  # a stop string: the engine does not know yet
                 self._stopped.add(index)
                 self._engine.abort(self.context.requests[index].id)
@@ -322,6 +327,9 @@ class GenerationStream:
     def _close(self, index: int, reason: FinishReason, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
+        if self.context.notes_turns and reason is not FinishReason.ABORT:
+            request_id = self.context.requests[index].id
+            self._engine.order(NoteTurn(request_id, calls_tools=index in self._calling))
         if self.context.requests[index].stopping.max_tokens == 0:
             return
         self._count_prompt(index // self.context.num_choices * self.context.num_choices)
@@ -371,10 +379,25 @@ class GenerationStream:
         return CompletionTokensDetails(sum(nums))
 
     def _cached_tokens(self) -> CachedTokens | None:
-        """Return what the prompts had in the cache, once all are known."""
+        """Return what the prompts had in the cache, and what of them is in it now, once all are
+        known."""
         firsts = range(0, len(self._choices), self.context.num_choices)
-        has_all = all(index in self._finishes for index in firsts)
-        return CachedTokens(self.num_cached_tokens()) if has_all else None
+        if not all(index in self._finishes for index in firsts):
+            return None
+        num_written = sum(
+            self._num_written(prompt, self._finishes[index])
+            for index, prompt in zip(firsts, self.context.prompts, strict=True)
+        )
+        return CachedTokens(self.num_cached_tokens(), num_written)
+
+    def _num_written(self, prompt: Prompt, finish: Finish) -> int:
+        """Return how many tokens of a prompt, in full blocks, its request put into the cache."""
+        limits = self._limits
+        if not limits.keeps_prefixes:
+            return 0
+        block_size = limits.facts.block_size
+        num_full = len(prompt.token_ids) // block_size * block_size
+        return max(num_full - finish.num_cached_tokens, 0)
 
     def num_cached_tokens(self) -> int:
         """Return what the first choices of the prompts, as far as they have ended, found in the

@@ -35,6 +35,8 @@ class OutputOptions:
     cuts_max_tokens: an output may have fewer than `max_tokens` where the context ends before; else
         that is an error.
     truncate_prompt_tokens: the most tokens of a prompt, -1 for as many as fit; None: no cut.
+    session: a name of the conversation that the client gives, "" for none.
+    retention_s: the seconds that the prompt is to stay in the prefix cache after the end.
     grammar: the source of the grammar that outputs must be of.
     paths: the client's paths of fields that it has under another name or at another place.
     """
@@ -78,6 +80,8 @@ class OutputOptions:
     priority: int | None = None
     deadline_ms: float | None = None
     targets: LatencyTargets = NO_TARGETS
+    session: str = ""
+    retention_s: float | None = None
     grammar: GrammarSource | None = None
     disable_any_whitespace: bool | None = None
     paths: Mapping[OptionName, str] = field(default_factory=dict)
@@ -278,7 +282,8 @@ class ChatInput:
         without `include_reasoning` it is not sent.
     old_calls: a call is sent as `function_call`, which older clients read.
     num_cached: the messages at the beginning that the client wants in the prefix cache, with the
-        tools; None where it does not say.
+        tools; None where it does not say. `num_cached_long` are those of them that it wants to be
+        kept for the longer of two times.
     keeps_order: the answer tells in which order the parts of the output came.
     drops_turns: a prompt that is too long for the context loses its oldest turns.
     no_effect: paths of fields that were accepted and change nothing.
@@ -296,6 +301,7 @@ class ChatInput:
     include_reasoning: bool = True
     old_calls: bool = False
     num_cached: int | None = None
+    num_cached_long: int | None = None
     keeps_order: bool = False
     drops_turns: bool = False
     no_effect: tuple[str, ...] = ()
@@ -317,6 +323,11 @@ class ChatInput:
             return self.offered_tools
         names = {each.name for each in self.choice.among}
         return tuple(tool for tool in self.offered_tools if tool.name in names)
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the client runs tools: it declares some, or has sent the result of one."""
+        return bool(self.tools) or any(each.role == "tool" for each in self.messages)
 
     @property
     def requires_calls(self) -> bool:

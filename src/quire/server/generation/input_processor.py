@@ -29,15 +29,24 @@ class InputProcessor(NamedTuple):
     sources: Sources
     arrival: IncomingRequest
 
-    def process(self, tokenized: TokenizedRequest, id_prefix: str) -> RequestContext:
-        """Return the context of the request; the id of its answer begins with `id_prefix`. Raises
+    def process(
+        self, tokenized: TokenizedRequest, id_prefix: str, *, names_session: bool = False
+    ) -> RequestContext:
+        """Return the context of the request; the id of its answer begins with `id_prefix`. With
+        `names_session` that id names the conversation, unless it has a name. Raises
         RequestError."""
         check_priority(tokenized.request.priority, self.serving.scheduling.scheduling_policy)
         answer_id = f"{id_prefix}-{self.sources.random_bytes(16).hex()}"
         if tokenized.pooled is not None:
             return self._pooled(tokenized.pooled, tokenized, answer_id)
-        assert isinstance(tokenized.request, OutputOptions)
-        return self._generated(tokenized.request, tokenized, answer_id)
+        options = tokenized.request
+        assert isinstance(options, OutputOptions)
+        session = options.session or (answer_id if names_session else "")
+        if self.arrival.in_batch:
+            session = ""
+        if session != options.session:
+            options = replace(options, session=session)
+        return self._generated(options, tokenized, answer_id)
 
     def _pooled(
         self, builder: PooledBuilder, tokenized: TokenizedRequest, answer_id: str
@@ -92,6 +101,7 @@ class InputProcessor(NamedTuple):
             warnings=warnings + self._doubled_bos(prompts),
             is_cut=is_cut,
             ignored=tokenized.ignored + grammar.loosened,
+            notes_turns=tokenized.uses_tools and not self.arrival.in_batch,
         )
 
     def _seed(self, options: OutputOptions) -> int:

@@ -64,13 +64,16 @@ class RequestIntake:
         tokenized: TokenizedRequest,
         serving: ServingState,
         id_prefix: str,
+        *,
+        names_session: bool = False,
     ) -> RequestContext:
         """Return what the engine is asked for a tokenised request, whose id begins with
-        `id_prefix`. Raises RequestError."""
+        `id_prefix`, and with `names_session` names its conversation, unless that has a name.
+        Raises RequestError."""
         asked = tokenized.request.model
         model = serving.input.limits.served_name(asked) or serving.model.name
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
-        context = processor.process(tokenized, id_prefix)
+        context = processor.process(tokenized, id_prefix, names_session=names_session)
         self.admit_prompt(request, context.num_prompt_tokens, context.prompts[0].field)
         if context.ignored:
             serving.model.metrics.on_ignored(context.ignored)

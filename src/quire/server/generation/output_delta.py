@@ -39,6 +39,11 @@ class Ending(NamedTuple):
     validity: Validity | None = None
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether the client has calls to run, each of which is complete."""
+        return self.num_whole > 0 and self.num_broken == 0
+
+    @property
     def is_cut(self) -> bool:
         """Whether a limit, the client or a string or token that it named ended the output."""
         return self.finish_reason != "stop" or self.stop_reason is not None

@@ -55,6 +55,7 @@ class TokenizedRequest:
     asked: whatever an API keeps of a request for its answer.
     pooled: builds the engine requests of a request that ends with its prompts.
     notices: sentences for the server's log, which each model writes once.
+    uses_tools: whether the client runs tools, so that its conversation may go on by itself.
     """
 
     request: OutputOptions | PromptRequest
@@ -69,6 +70,7 @@ class TokenizedRequest:
     pooled: PooledBuilder | None = None
     ignored: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    uses_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)

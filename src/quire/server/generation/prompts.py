@@ -349,14 +349,28 @@ def with_cacheable(prompt: Prompt, text: str, chat: ChatInput, context: InputCon
     message that the client wants in the prefix cache. Raises RequestError."""
     if chat.num_cached is None or not context.limits.keeps_prefixes:
         return prompt
+    nums = {
+        num: _tokens_until(num, prompt, text, chat, context)
+        for num in (chat.num_cached, chat.num_cached_long)
+        if num is not None
+    }
+    num_long = 0 if chat.num_cached_long is None else nums[chat.num_cached_long]
+    num_all = nums[chat.num_cached]
+    return prompt._replace(num_cacheable=num_all, num_cacheable_long=min(num_long, num_all))
+
+
+def _tokens_until(
+    num_messages: int, prompt: Prompt, text: str, chat: ChatInput, context: InputContext
+) -> int:
+    """Return the tokens of the full blocks of a prompt up to the end of some messages."""
     num_tokens, block_size = len(prompt.token_ids), context.facts.block_size
-    if chat.num_cached < len(chat.messages):
-        end = _num_common(text, _text_until(chat.num_cached, chat, context))
+    if num_messages < len(chat.messages):
+        end = _num_common(text, _text_until(num_messages, chat, context))
         if len(text) - end < end:
             num_tokens -= len(context.tokenizer.encode(text[end:], add_special_tokens=False))
         else:
             num_tokens = len(context.tokenizer.encode(text[:end], add_special_tokens=False))
-    return prompt._replace(num_cacheable=num_tokens // block_size * block_size)
+    return num_tokens // block_size * block_size
 
 
 def _num_common(one: str, other: str) -> int:

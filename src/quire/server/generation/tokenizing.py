@@ -58,9 +58,10 @@ def _text(given: TextInput, context: InputContext) -> TokenizedRequest:
 
 
 def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
-    options = given.options
+    options, no_effect, shortened = _with_retention(given.options, context)
     warnings = (
-        *no_effect_warnings(given.no_effect),
+        *no_effect_warnings((*given.no_effect, *no_effect)),
+        *shortened,
         *unread_kwargs(given, context),
         *effort_warnings(given, context),
     )
@@ -87,7 +88,23 @@ def _chat(given: ChatInput, context: InputContext) -> TokenizedRequest:
         bad_words=bad_word_tokens(options, grammar, context),
         ignored=given.ignored,
         notices=(str(place),) if place else (),
+        uses_tools=given.uses_tools,
     )
+
+
+def _with_retention(
+    options: OutputOptions, context: InputContext
+) -> tuple[OutputOptions, tuple[str, ...], tuple[str, ...]]:
+    """Return the options with a retention within the limit, the path of one that has no effect, and
+    a warning of one that is shortened."""
+    asked, most = options.retention_s, context.limits.max_retention_s
+    if asked is None or asked <= most:
+        return options, (), ()
+    path = options.path("retention_s")
+    if most == 0:
+        return replace(options, retention_s=None), (path,), ()
+    warning = f"{path} asks for {asked:g} s, and prompts are kept for at most {most:g} s"
+    return replace(options, retention_s=most), (), (warning,)
 
 
 def _stop_tokens(options: OutputOptions, context: InputContext) -> dict[int, str]:

@@ -5,7 +5,11 @@ from msgspec import UNSET, UnsetType
 
 
 class CachedTokens(msgspec.Struct, frozen=True):
+    """The tokens of prompts that were found in the prefix cache, and those that were put into
+    it."""
+
     cached_tokens: int
+    cache_write_tokens: int = 0
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):

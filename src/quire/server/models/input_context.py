@@ -31,6 +31,7 @@ class InputLimits(NamedTuple):
         error; else it is left out and reported.
     defaults: the model's own sampling, for what a client leaves out.
     max_logprobs: how many of the likeliest tokens a request may ask for at each position.
+    max_retention_s: the longest time for which a request may have its prompt kept; 0: none.
     """
 
     facts: EngineFacts
@@ -45,6 +46,7 @@ class InputLimits(NamedTuple):
     refuses_unknown_fields: bool = False
     model_aliases: tuple[ModelAlias, ...] = ()
     keeps_prefixes: bool = True
+    max_retention_s: float = 0.0
 
     def served_name(self, asked: str | None) -> str | None:
         """Return the name of the model for a request that asks for `asked`, the first where it asks

@@ -262,6 +262,7 @@ class ServedModel:
         assert self.tokenizer is not None and self.engine.facts is not None
         facts, source = self.engine.facts, self.config.engine.model
         max_outputs = facts.max_num_seqs + self.config.engine.scheduling.max_num_queued_reqs
+        keeps_prefixes = self.config.engine.memory.enable_prefix_caching
         limits = InputLimits(
             facts,
             max_outputs,
@@ -277,7 +278,8 @@ class ServedModel:
                 for each in self._server.model_aliases
                 if each.name in self.config.served_model_names
             ),
-            keeps_prefixes=self.config.engine.memory.enable_prefix_caching,
+            keeps_prefixes=keeps_prefixes,
+            max_retention_s=self._server.max_prompt_retention_s if keeps_prefixes else 0.0,
         )
         return ServingState(
             self,

@@ -254,6 +254,31 @@ METRICS: tuple[Metric, ...] = (
         "Requests that waited while another request computed a prefix of their prompt.",
         twin=False,
     ),
+    _gauge(
+        "kv_blocks_kept",
+        "Cached KV blocks that are evicted behind all others: of sessions whose next turn is "
+        "expected, or asked to be kept.",
+        twin=False,
+    ),
+    _counter(
+        "session_turns_total",
+        "Requests that were known as the next turn of a session: `kept` where its blocks were kept "
+        "until it came.",
+        "blocks",
+        twin=False,
+    ),
+    _counter(
+        "session_blocks_dropped_total",
+        "Sessions whose blocks are kept no longer: `expired`, since the next turn came too late or "
+        "not at all, or `crowded_out` by newer sessions of the same key.",
+        "reason",
+        twin=False,
+    ),
+    _counter(
+        "session_waits_total",
+        "Requests that waited rather than take blocks that are kept for sessions.",
+        twin=False,
+    ),
     _counter("prefix_cache_resets_total", "Resets of the prefix cache.", twin=False),
     _counter("wasted_prefill_tokens_total", "Discarded computed tokens.", twin=False),
     _counter(

@@ -32,8 +32,10 @@ _ENDED = Meaning(None, TimelinePart.DELIVERED)
 MEANINGS: Mapping[Reason, Meaning] = {
     Reason.QUEUED: Meaning("requests_ahead", TimelinePart.QUEUED),
     Reason.ROUTED: Meaning(),
+    Reason.NEXT_TURN: Meaning("ms_since_last"),
     Reason.WAITS_FOR_BLOCKS: Meaning("blocks_short"),
     Reason.WAITS_FOR_STATE: Meaning("states_short"),
+    Reason.WAITS_FOR_SESSIONS: Meaning("blocks_short"),
     Reason.WAITS_FOR_SEQUENCE: Meaning("requests_running"),
     Reason.WAITS_FOR_BUDGET: Meaning("token_budget"),
     Reason.WAITS_FOR_PACE: Meaning("prompt_tokens"),

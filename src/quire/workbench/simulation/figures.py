@@ -1,6 +1,6 @@
 """The figures of a simulated or recorded run: percentiles of times, goodput, what it cost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -56,6 +56,9 @@ class SimFigures(msgspec.Struct, frozen=True):
     With recurrent layers, `kv_hit_rate` is the share of prompt tokens of which the keys and values
     were in the prefix cache, whether or not there was a snapshot of the states to go on from;
     `num_without_state` requests would have found more with one. None without such layers.
+    Of sessions, the times to the first token of their first turns and of later ones; what
+    `num_turns_kept` turns found was kept for them, and `num_held` requests waited rather than take
+    such blocks.
     """
 
     num_requests: int
@@ -76,6 +79,10 @@ class SimFigures(msgspec.Struct, frozen=True):
     sending: Spread = NOTHING_TIMED
     kv_hit_rate: float | None = None
     num_without_state: int = 0
+    first_turns: Spread = NOTHING_TIMED
+    later_turns: Spread = NOTHING_TIMED
+    num_turns_kept: int = 0
+    num_held: int = 0
 
 
 def spread_of(seconds: Sequence[float]) -> Spread:
@@ -99,7 +106,7 @@ def figures_of(simulated: SimulationResult, objective: Objective) -> SimFigures:
         num_requests=len(answers),
         num_refused=sum(each.is_refused for each in answers),
         seconds=round(seconds, 6),
-        first_token=spread_of([(each.first_s or 0.0) - each.sent_s for each in served]),
+        first_token=_first_tokens(served),
         inter_token=spread_of(clients.gaps_s),
         end_to_end=spread_of([each.last_s - each.sent_s for each in served]),
         output_tok_s=_ratio(num_outputs, seconds),
@@ -114,7 +121,19 @@ def figures_of(simulated: SimulationResult, objective: Objective) -> SimFigures:
         sending=spread_of(simulated.sent.seconds),
         kv_hit_rate=_kv_hit_rate(stats),
         num_without_state=stats.num_misses_without_state,
+        first_turns=_first_tokens(each for each in served if _is_first(each)),
+        later_turns=_first_tokens(each for each in served if each.request.before),
+        num_turns_kept=stats.num_turns_kept,
+        num_held=stats.num_held_for_sessions,
     )
+
+
+def _first_tokens(answers: Iterable[SimulatedAnswer]) -> Spread:
+    return spread_of([(each.first_s or 0.0) - each.sent_s for each in answers])
+
+
+def _is_first(answer: SimulatedAnswer) -> bool:
+    return answer.request.is_turn and not answer.request.before
 
 
 def _hit_rate(stats: Stats) -> float:

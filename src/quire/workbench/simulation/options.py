@@ -13,7 +13,8 @@ DEFAULT_LINK_GBIT_S = 25.0
 EPILOG = (
     "TRACE is a file (.csv as Azure's traces, .jsonl as Mooncake's, .flight of the flight "
     "recorder), or a shape: poisson:rate=4,requests=1000,prompt=512,output=128; "
-    "gamma:rate=4,cv=3,...; closed:concurrency=32,requests=64,prompt=100-900,shared=512,..."
+    "gamma:rate=4,cv=3,...; closed:concurrency=32,requests=64,prompt=100-900,shared=512,...; "
+    "agents:rate=1,turns=12,requests=64,shared=4000,prompt=1000,growth=200-2000,..."
 )
 
 
@@ -60,6 +61,7 @@ def add_sim_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="the requests, see below")
     _add_load(parser)
     _add_engine(parser)
+    _add_sessions(parser)
     _add_fleet(parser)
     _add_objective(parser)
     parser.add_argument("--json", type=writable, metavar="FILE", help="all figures")
@@ -155,6 +157,15 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_count(0),
         metavar="N",
         help="tokens between further snapshots of states in a prompt; 0: none [0, or as recorded]",
+    )
+
+
+def _add_sessions(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep-sessions",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="keep the blocks of sessions that are expected again [yes, or as recorded]",
     )
 
 

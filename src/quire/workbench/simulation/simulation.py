@@ -17,7 +17,7 @@ from quire.scheduler.step import Stats, together
 from quire.workbench.simulation.cost.cost_file import EngineShape, GapCost, ServerCost
 from quire.workbench.simulation.cost.step_cost import StepCost
 from quire.workbench.simulation.traces.traced_request import TracedRequest
-from quire.workbench.simulation.virtual.arrivals import Arrivals, ClosedLoop, OpenLoop
+from quire.workbench.simulation.virtual.arrivals import Arrivals, ClosedLoop, OpenLoop, Turns
 from quire.workbench.simulation.virtual.clients import Clients
 from quire.workbench.simulation.virtual.device import CostedDevice, SimulatedDevice
 from quire.workbench.simulation.virtual.fleet import Fleet, FleetSize
@@ -34,15 +34,17 @@ NUM_BETWEEN = 512
 
 class SimLoad(NamedTuple):
     """Requests in the order in which they are sent: at their times, or by `concurrency` clients
-    that each wait for their answer, unless that is 0."""
+    that each wait for their answer, or for the last of a session, unless that is 0."""
 
     requests: Sequence[TracedRequest]
     concurrency: int = 0
 
-    def arrivals(self) -> Arrivals:
+    def arrivals(self, seed: int) -> Arrivals:
+        """Return the arrivals; the seed is that of the prompts' tokens."""
+        first: Arrivals = OpenLoop(self.requests)
         if self.concurrency:
-            return ClosedLoop(self.requests, self.concurrency)
-        return OpenLoop(self.requests)
+            first = ClosedLoop(self.requests, self.concurrency)
+        return Turns(first, seed) if any(each.later for each in self.requests) else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Simulation:
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> SimulationResult:
         """Return the outcome on other devices and another server than those of the costs."""
-        clients, num_steps = Clients(self.load.arrivals(), server), count(1)
+        clients, num_steps = Clients(self.load.arrivals(self.seed), server), count(1)
 
         def note_step(times: StepTimes) -> None:
             self.on_step(times)

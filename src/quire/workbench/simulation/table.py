@@ -47,6 +47,13 @@ STATES: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
     ("misses for want of a state", lambda run: f"{run.num_without_state:,}"),
 )
 """Rows of runs of models with recurrent layers."""
+SESSIONS: tuple[tuple[str, Callable[[SimFigures], str]], ...] = (
+    ("TTFT ms of first turns, p50 / p90 / p99", lambda run: _spread(run.first_turns)),
+    ("TTFT ms of later turns, p50 / p90 / p99", lambda run: _spread(run.later_turns)),
+    ("turns for which blocks were kept", lambda run: f"{run.num_turns_kept:,}"),
+    ("requests that waited for sessions", lambda run: f"{run.num_held:,}"),
+)
+"""Rows of runs with sessions of several turns."""
 
 
 def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -62,6 +69,12 @@ def figures_table(runs: Sequence[tuple[str, SimFigures]]) -> Iterator[str]:
     rows = [("", *(name for name, _ in runs))]
     has_sent = any(run.sent_gb or run.num_declined for _, run in runs)
     has_states = any(run.kv_hit_rate is not None for _, run in runs)
-    wanted = (*ROWS, *(SENDING if has_sent else ()), *(STATES if has_states else ()))
+    has_turns = any(run.later_turns.p50_ms is not None for _, run in runs)
+    wanted = (
+        *ROWS,
+        *(SENDING if has_sent else ()),
+        *(STATES if has_states else ()),
+        *(SESSIONS if has_turns else ()),
+    )
     rows += [(title, *(cell(run) for _, run in runs)) for title, cell in wanted]
     yield from lines_of(rows)

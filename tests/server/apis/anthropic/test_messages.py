@@ -116,6 +116,7 @@ def test_it_says_what_the_chat_says(served: Served) -> None:
         "input_tokens": chat["usage"]["prompt_tokens"] - 3,
         "cache_read_input_tokens": 3,
         "cache_creation_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 4,
     }
 
@@ -226,7 +227,7 @@ def test_reasoning_is_a_block_unless_it_is_omitted(
 
 def test_null_is_not_given(served: Served) -> None:
     fields = dict.fromkeys(set(MessagesRequest.model_fields) - {"messages", "max_tokens"})
-    post(served, **fields, metadata=None, container=None)
+    post(served, **fields, container=None)
 
 
 def test_what_has_no_effect_is_reported(served: Served) -> None:
@@ -236,7 +237,7 @@ def test_what_has_no_effect_is_reported(served: Served) -> None:
         json={
             "messages": [ASKED, turn("assistant", redacted, text("Yes")), ASKED],
             "max_tokens": 1,
-            "metadata": {"user_id": "x"},
+            "metadata": {"user_id": "x", "other": 1},
             "thinking": {"type": "enabled", "budget_tokens": 1024},
             "output_config": {"effort": "max"},
             "tools": [TOOL | {"eager_input_streaming": False}],

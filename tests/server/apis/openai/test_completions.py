@@ -25,7 +25,7 @@ def test_answer_has_openai_shape(served: Served) -> None:
     assert body["usage"]["prompt_tokens"] == 3  # with the beginning of sequence
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["total_tokens"] == 5
-    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 0}
     (timing,) = body["quire"]["timings"]
     assert (timing["queue_s"], timing["prefill_s"], timing["decode_s"]) == (0.25, 0.5, 0.75)
 
@@ -105,7 +105,7 @@ def test_a_stop_string_leaves_the_account_whole(served: Served, stream: bool) ->
         prompt="sweet prince", stop="eet pri", max_tokens=60, **with_usage(stream)
     )
     last = msgspec.json.decode(reply.text.rsplit("data: ", 2)[1] if stream else reply.text)
-    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 0}
     assert last["quire"]["timings"][0]["queue_s"] == 0.25
     assert [served.metric(name) for name in names] == [count + 1 for count in before]
 

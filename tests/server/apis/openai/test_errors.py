@@ -215,7 +215,7 @@ def test_unsupported_field_is_refused_unless_it_asks_for_nothing(
 
 
 def test_field_without_effect_is_reported(served: Served) -> None:
-    fields = {"user": "me", "metadata": {"a": "b"}, "store": True, "safety_identifier": "s"}
+    fields = {"metadata": {"a": "b"}, "store": True, "safety_identifier": "s"}
     reply = served.client.post(CHAT, json={**BASE[CHAT], **fields})
     assert reply.status_code == 200
     for field in fields:

@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+from quire.server.apis.anthropic.cache_marks import SECONDS, CacheMarks
 from quire.server.apis.anthropic.edits import check_edits
 from quire.server.apis.anthropic.protocol import CountTokensRequest, MessagesRequest
-from quire.server.apis.anthropic.tools import OfferedTools, tool_choice, tools
+from quire.server.apis.anthropic.tools import tool_choice, tools
 from quire.server.apis.anthropic.turns import TurnConverter
+from quire.server.apis.protocol.caching import MAX_NAME_CHARS
 from quire.server.apis.protocol.parse import error_at, invalid, missing
 from quire.server.apis.protocol.structured import read_json_schema
 from quire.server.apis.protocol.unknown_fields import UnknownFields
@@ -54,13 +56,17 @@ def chat_input(
 ) -> ChatInput:
     """Return the request as an input, whose unknown fields `unknown` gathers. Raises
     RequestError."""
-    offered, conversation = tools(request.tools or [], unknown), _conversation(request, unknown)
+    marks = CacheMarks()
+    offered = tools(request.tools or [], unknown, marks)
+    conversation = _conversation(request, unknown, marks)
     messages, reasoning = conversation.messages(), _reasoning(request, model)
     check_edits(request.context_management, unknown)
-    unread = (*reasoning.no_effect, *offered.no_effect, *conversation.no_effect)
+    session = _session(request)
+    unread = (*session.no_effect, *reasoning.no_effect, *offered.no_effect)
+    unread += (*conversation.no_effect,)
     return ChatInput(
         messages=messages,
-        options=_options(request),
+        options=_options(request, session.name, marks),
         tools=offered.tools,
         choice=tool_choice(request.tool_choice, offered),
         template=TemplateOptions(continues=_continues(messages), kwargs=reasoning.kwargs),
@@ -68,30 +74,40 @@ def chat_input(
         thinking_token_budget=reasoning.budget,
         include_reasoning=reasoning.is_sent,
         keeps_order=True,
-        num_cached=_num_cached(request, conversation, offered),
+        num_cached=conversation.num_cached,
+        num_cached_long=conversation.num_cached_long,
         no_effect=(*no_effect, *_named(unread)),
         ignored=unknown.ignored,
     )
 
 
-def _num_cached(
-    request: CountTokensRequest, conversation: TurnConverter, offered: OfferedTools
-) -> int | None:
-    """Return the messages up to the last `cache_control`, 0 where only tools have one, and None
-    where nothing has one. One of the whole request stands at its end."""
-    if request.cache_control is not None:
-        return len(conversation.messages())
-    if conversation.num_cached is None and offered.has_breakpoint:
-        return 0
-    return conversation.num_cached
+class NamedSession(NamedTuple):
+    """The name of a conversation, and the paths of what beside it changes nothing."""
+
+    name: str = ""
+    no_effect: tuple[str, ...] = ()
 
 
-def _options(request: CountTokensRequest) -> OutputOptions:
-    thinking = request.thinking
+def _session(request: CountTokensRequest) -> NamedSession:
+    """Return the name that `metadata` has for the conversation. Raises RequestError."""
+    if not isinstance(request, MessagesRequest) or request.metadata is None:
+        return NamedSession()
+    name, path = request.metadata.get("user_id"), "metadata.user_id"
+    if not isinstance(name, str | None):
+        raise invalid(path, "must be a string")
+    if name is not None and len(name) > MAX_NAME_CHARS:
+        raise invalid(path, f"has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
+    has_more = any(key != "user_id" for key in request.metadata)
+    return NamedSession(name or "", ("metadata",) if has_more else ())
+
+
+def _options(request: CountTokensRequest, session: str, marks: CacheMarks) -> OutputOptions:
+    thinking, longest = request.thinking, marks.longest
     is_off = thinking is not None and thinking.type == "disabled"
     paths = {
         EFFORT: "thinking" if is_off else "output_config.effort",
         "thinking_token_budget": "thinking.budget_tokens",
+        "retention_s": "" if longest is None else longest.where,
     }
     grammar = _grammar(request)
     if not isinstance(request, MessagesRequest):
@@ -113,6 +129,8 @@ def _options(request: CountTokensRequest) -> OutputOptions:
         priority=request.priority,
         deadline_ms=request.deadline_ms,
         targets=LatencyTargets(request.target_ttft_ms, request.target_itl_ms),
+        session=session,
+        retention_s=None if longest is None else SECONDS[longest.ttl],
         grammar=grammar,
         paths=paths,
     )
@@ -124,12 +142,17 @@ def _named(paths: Sequence[str]) -> tuple[str, ...]:
     return (*paths[:MAX_NAMED], *((f"{num_more} more",) if num_more > 0 else ()))
 
 
-def _conversation(request: CountTokensRequest, unknown: UnknownFields) -> TurnConverter:
-    conversation = TurnConverter(unknown)
+def _conversation(
+    request: CountTokensRequest, unknown: UnknownFields, marks: CacheMarks
+) -> TurnConverter:
+    """Return the messages; a mark of the whole request stands at its end. Raises RequestError."""
+    conversation = TurnConverter(unknown, marks)
     if request.system:
         conversation.add_system(request.system, "system")
     for index, turn in enumerate(request.messages):
         conversation.add_turn(turn, f"messages[{index}]")
+    if request.cache_control is not None:
+        conversation.add_mark(request.cache_control, "cache_control")
     return conversation
 
 

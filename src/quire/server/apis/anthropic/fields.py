@@ -4,9 +4,9 @@ that Anthropic's answers have and that say nothing to a model."""
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quire.server.apis.anthropic.protocol import CacheControl
+from quire.server.apis.anthropic.cache_marks import CacheMarks
 from quire.server.apis.protocol.chat import MAX_PARTS
-from quire.server.apis.protocol.parse import invalid, missing, string_of, unsupported, validate
+from quire.server.apis.protocol.parse import invalid, missing, string_of, unsupported
 from quire.server.apis.protocol.unknown_fields import Place, UnknownFields
 
 TURN = Place(
@@ -61,12 +61,12 @@ class ReadBlock(NamedTuple):
 
 
 class BlockReader:
-    """Reads the blocks of one request, whose unknown fields `unknown` gathers. `has_breakpoint`
-    says that the last content which was read has a `cache_control`."""
+    """Reads the blocks of one request, whose unknown fields `unknown` gathers, and whose `marks`
+    say what of it is to be cached. A block is read before its own mark, which is at its end."""
 
-    def __init__(self, unknown: UnknownFields) -> None:
+    def __init__(self, unknown: UnknownFields, marks: CacheMarks) -> None:
         self.unknown = unknown
-        self.has_breakpoint = False
+        self.marks = marks
 
     def blocks(self, content: object, path: str) -> Iterator[ReadBlock]:
         """Yield the blocks of a content. Raises RequestError."""
@@ -81,7 +81,6 @@ class BlockReader:
             if not isinstance(block, dict):
                 raise invalid(where, "must be an object")
             kind = string_of(block, "type", where)
-            self.note_cache_control(block, where)
             if kind in LEFT_OUT:
                 yield ReadBlock(block, kind, where)
             elif kind in BLOCKS:
@@ -95,15 +94,3 @@ class BlockReader:
         if kind not in LEFT_OUT:
             raise unsupported(f"{where}.type", "here")
         self.unknown.leave_out(where)
-
-    def note_cache_control(self, holder: Mapping[str, object], where: str) -> None:
-        """Note whether an object is where a beginning ends that the client wants cached. Raises
-        RequestError for a `cache_control` that is none."""
-        given = holder.get("cache_control")
-        path = f"{where}.cache_control"
-        if given is None:
-            return
-        if not isinstance(given, dict):
-            raise invalid(path, "must be an object")
-        validate(given, CacheControl, at=path)
-        self.has_breakpoint = True

@@ -66,6 +66,7 @@ StopSequences: TypeAlias = Annotated[
     at_most(MAX_STOP_STRINGS),
 ]
 MAX_EDITS = 32
+MAX_METADATA = 16
 OutputEffort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 
@@ -79,7 +80,8 @@ class CustomTool(StrictModel):
 
 
 class CacheControl(StrictModel):
-    """Asks for what Quire does anyway: whatever requests begin with alike is computed once."""
+    """Ends a beginning of the prompt that is to stay in the prefix cache for `ttl`, five minutes by
+    default. Whatever requests begin with alike is computed once without it too."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -124,9 +126,11 @@ class CountTokensRequest(StrictModel):
 
 
 class MessagesRequest(CountTokensRequest):
-    """The body of a request for the next message of a conversation."""
+    """The body of a request for the next message of a conversation, which `metadata.user_id`
+    names."""
 
     max_tokens: Positive
+    metadata: Annotated[dict[str, JsonValue], at_most(MAX_METADATA)] | None = None
     stop_sequences: StopSequences | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

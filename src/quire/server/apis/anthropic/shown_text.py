@@ -30,6 +30,7 @@ def texts_in(
             texts.append(text_of(block, kind, where, reader))
         else:
             reader.leave_out_or_refuse(kind, where)
+        reader.marks.read(block, where)
     return texts
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from quire.server.apis.anthropic.fields import BlockReader
+from quire.server.apis.anthropic.cache_marks import CacheMarks
 from quire.server.apis.anthropic.protocol import CustomTool
 from quire.server.apis.protocol.parse import invalid, string_of, unknown, validate
 from quire.server.apis.protocol.unknown_fields import Place, UnknownFields
@@ -33,23 +33,23 @@ _MODES: Mapping[str, ToolMode] = {"auto": "auto", "any": "required", "none": "no
 
 class OfferedTools(NamedTuple):
     """Tools, the names of those that are left out, and the paths of what is taken and changes
-    nothing. `has_breakpoint` says that one has a `cache_control`."""
+    nothing."""
 
     tools: tuple[InputTool, ...] = ()
     left_out: tuple[str, ...] = ()
     no_effect: tuple[str, ...] = ()
-    has_breakpoint: bool = False
 
 
-def tools(given: Sequence[Mapping[str, JsonValue]], unknown: UnknownFields) -> OfferedTools:
-    """Return the tools of a request. Raises RequestError."""
-    reader = BlockReader(unknown)
+def tools(
+    given: Sequence[Mapping[str, JsonValue]], unknown: UnknownFields, marks: CacheMarks
+) -> OfferedTools:
+    """Return the tools of a request, whose marks are read. Raises RequestError."""
     made: list[InputTool] = []
     left_out: list[str] = []
     no_effect: list[str] = []
     for index, tool in enumerate(given):
         where = f"tools[{index}]"
-        reader.note_cache_control(tool, where)
+        marks.read(tool, where)
         if _is_hosted(tool, where):
             name = tool.get("name")
             left_out.append(name if isinstance(name, str) else "")
@@ -62,7 +62,7 @@ def tools(given: Sequence[Mapping[str, JsonValue]], unknown: UnknownFields) -> O
             continue
         no_effect += _no_effect(tool, where)
         made.append(custom)
-    return OfferedTools(tuple(made), tuple(left_out), tuple(no_effect), reader.has_breakpoint)
+    return OfferedTools(tuple(made), tuple(left_out), tuple(no_effect))
 
 
 def _is_hosted(tool: Mapping[str, JsonValue], where: str) -> bool:

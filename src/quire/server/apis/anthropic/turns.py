@@ -4,7 +4,9 @@ turn, become messages of their own, and turns of one role in a row become one.""
 import json
 from collections.abc import Callable, Mapping
 
+from quire.server.apis.anthropic.cache_marks import LONG, CacheMarks
 from quire.server.apis.anthropic.fields import LEFT_OUT, TURN, BlockReader
+from quire.server.apis.anthropic.protocol import CacheControl
 from quire.server.apis.anthropic.shown_text import SHOWN, text_of, texts_in
 from quire.server.apis.protocol.drafts import MessageDraft, complete, read_call
 from quire.server.apis.protocol.parse import invalid, string_of
@@ -32,17 +34,22 @@ FAILED = "Error: "
 
 
 class TurnConverter:
-    """Gathers messages.
+    """Gathers messages, which come after what had the `marks` until now.
 
     no_effect: the paths of what is taken and changes nothing.
-    num_cached: the messages up to the last that has a `cache_control`; None where none has one.
+    num_cached: the messages up to the last that has a `cache_control`, 0 where only tools have one;
+        None where nothing has one.
+    num_cached_long: the same of those that ask for an hour.
     """
 
-    def __init__(self, unknown: UnknownFields) -> None:
+    def __init__(self, unknown: UnknownFields, marks: CacheMarks) -> None:
         self._drafts: list[MessageDraft] = []
-        self._reader = BlockReader(unknown)
+        self._reader = BlockReader(unknown, marks)
         self.no_effect: list[str] = []
-        self.num_cached: int | None = None
+        of_tools = marks.longest
+        self.num_cached = None if of_tools is None else 0
+        self.num_cached_long = 0 if of_tools is not None and of_tools.ttl == LONG else None
+        marks.take()
         self._where = ""
         self._adders: Mapping[str, Callable[[Mapping[str, object], Role, str], None]] = {
             "tool_result": self._add_result,
@@ -64,7 +71,7 @@ class TurnConverter:
                 self.no_effect.append(path)
             else:
                 self._add_block(block, kind, "system", path)
-            self._note_breakpoint()
+            self._read_mark(block, path)
 
     def add_turn(self, turn: Mapping[str, object], where: str) -> None:
         """Add a turn. Raises RequestError."""
@@ -73,8 +80,12 @@ class TurnConverter:
         if role is None:
             raise invalid(f"{where}.role", "must be 'user', 'assistant' or 'system'")
         self._add_content(role, turn.get("content"), f"{where}.content", where)
-        self._reader.note_cache_control(turn, where)
-        self._note_breakpoint()
+        self._read_mark(turn, where)
+
+    def add_mark(self, mark: CacheControl, where: str) -> None:
+        """Add a mark behind all messages. Raises RequestError."""
+        self._reader.marks.add(mark, where)
+        self._note_marks()
 
     def messages(self) -> tuple[InputMessage, ...]:
         """Return the messages, which are complete. Raises RequestError for too many."""
@@ -87,7 +98,7 @@ class TurnConverter:
             return
         for block, kind, block_path in self._reader.blocks(content, path):
             self._add_block(block, kind, role, block_path)
-            self._note_breakpoint()
+            self._read_mark(block, block_path)
 
     def _add_block(self, block: Mapping[str, object], kind: str, role: Role, where: str) -> None:
         if kind in LEFT_OUT:
@@ -101,10 +112,17 @@ class TurnConverter:
         else:
             self._adders[kind](block, role, where)
 
-    def _note_breakpoint(self) -> None:
-        if self._reader.has_breakpoint:
-            self._reader.has_breakpoint = False
+    def _read_mark(self, holder: Mapping[str, object], where: str) -> None:
+        self._reader.marks.read(holder, where)
+        self._note_marks()
+
+    def _note_marks(self) -> None:
+        """Note where the messages end that the marks since the last call are in."""
+        ttls = self._reader.marks.take()
+        if ttls:
             self.num_cached = len(self._drafts)
+        if LONG in ttls:
+            self.num_cached_long = len(self._drafts)
 
     def _turn(self, role: Role) -> MessageDraft:
         """Return the message that goes on with this role, or a new one."""

@@ -38,16 +38,25 @@ class OutputTokensDetails(msgspec.Struct, frozen=True):
     thinking_tokens: int
 
 
+class CacheCreation(msgspec.Struct, frozen=True):
+    """The tokens that are in the prefix cache now, by the time that their `cache_control` asks
+    for."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
 class MessageUsage(msgspec.Struct, frozen=True):
     """The tokens of the prompt are those found in the prefix cache (`cache_read_input_tokens`),
-    those up to the last `cache_control` that are in it now (`cache_creation_input_tokens`), and all
-    others (`input_tokens`). `output_tokens_details` is left out where outputs are not parsed for
-    reasoning."""
+    those up to the last `cache_control` that are in it now (`cache_creation_input_tokens`, in parts
+    in `cache_creation`), and all others (`input_tokens`). `output_tokens_details` is left out where
+    outputs are not parsed for reasoning."""
 
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
+    cache_creation: CacheCreation = CacheCreation()
     output_tokens_details: OutputTokensDetails | UnsetType = UNSET
 
 

@@ -7,6 +7,7 @@ import msgspec
 from quire.server.apis.anthropic.blocks import BlockStream, joined_blocks, parts_of
 from quire.server.apis.anthropic.errors import MessageError, message_error
 from quire.server.apis.anthropic.wire import (
+    CacheCreation,
     Event,
     MessageBody,
     MessageDelta,
@@ -107,8 +108,10 @@ class MessageWriter:
         are in it now since the client has asked for that."""
         (prompt,) = self._context.prompts
         num_created = max(prompt.num_cacheable - num_cached, 0)
+        num_long = max(prompt.num_cacheable_long - num_cached, 0)
         num_others = len(prompt.token_ids) - num_cached - num_created
-        return MessageUsage(num_others, 0, num_cached, num_created)
+        created = CacheCreation(num_created - num_long, num_long)
+        return MessageUsage(num_others, 0, num_cached, num_created, created)
 
     def _usage(self) -> MessageUsage:
         usage = self._generation.usage()

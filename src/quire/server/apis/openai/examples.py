@@ -78,6 +78,8 @@ CHAT_REQUESTS: Mapping[str, Mapping[str, object]] = {
         "tools": [{"type": "function", "function": {"name": "introduce_yourself"}}],
         "tool_choice": "required",
         "parallel_tool_calls": False,
+        "prompt_cache_key": "conversation-1",
+        "prompt_cache_options": {"ttl": "30m"},
     },
     "conversation": {
         "messages": [

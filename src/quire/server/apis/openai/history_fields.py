@@ -23,6 +23,7 @@ FOREIGN_FIELDS = (
     ForeignField("part", "annotations", "OpenAI: citations", None),
     ForeignField("part", "cache_control", _MARKS, None),
     ForeignField("part", "extra_content", "Google", None),
+    ForeignField("part", "prompt_cache_breakpoint", "OpenAI: marks of its cache", None),
     ForeignField("part", "provider_specific_fields", "LiteLLM", None),
     ForeignField("tool", "cache_control", _MARKS, None),
     ForeignField("tool", "defer_loading", "Anthropic, through LiteLLM", None),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from quire.server.apis.openai.messages import messages_of
+from quire.server.apis.protocol.caching import asked_retention
 from quire.server.apis.protocol.chat import ChatRequest
 from quire.server.apis.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.apis.protocol.fields import GenerationFields
@@ -57,6 +58,8 @@ def chat_input(
     if request.functions or request.function_call is not None:
         paths |= {"tools": "functions", "tool_choice": "function_call"}
     kwargs, documents = request.chat_template_kwargs, request.documents
+    retention = asked_retention(request.prompt_cache_retention, request.prompt_cache_options)
+    unused = () if request.prompt_cache_options is None else request.prompt_cache_options.no_effect
     chat = ChatInput(
         messages=messages_of(request.messages),
         options=_options(
@@ -64,7 +67,9 @@ def chat_input(
             num_generated=request.n or 1,
             num_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             default_max_tokens=None,
-            paths=paths,
+            paths={**paths, "retention_s": retention.path},
+            session=request.prompt_cache_key or request.user or "",
+            retention_s=retention.seconds,
         ),
         tools=_functions(request.functions or ()) if is_old else _tools(request),
         choice=_old_choice(request) if is_old else _choice(request),
@@ -80,7 +85,7 @@ def chat_input(
         thinking_token_budget=request.thinking_token_budget,
         include_reasoning=request.include_reasoning is not False,
         old_calls=request.functions is not None or is_old,
-        no_effect=no_effect,
+        no_effect=(*no_effect, *unused),
         ignored=ignored,
     )
     _check_whitespace(request, has_tools=enforced_path(chat) is not None)
@@ -94,9 +99,10 @@ def _options(
     num_logprobs: int | None,
     default_max_tokens: int | None,
     paths: Mapping[str, str],
+    session: str = "",
+    retention_s: float | None = None,
 ) -> OutputOptions:
     _check_shared(request)
-    check_truncation(request.truncate_prompt_tokens, request.truncation_side)
     newer, stream = request.max_completion_tokens, request.stream_options
     if newer is not None:
         paths = {**paths, "max_tokens": "max_completion_tokens"}
@@ -140,6 +146,8 @@ def _options(
         priority=request.priority,
         deadline_ms=request.deadline_ms,
         targets=LatencyTargets(request.target_ttft_ms, request.target_itl_ms),
+        session=session,
+        retention_s=retention_s,
         grammar=_grammar(request.grammar_sources),
         disable_any_whitespace=structured and structured.disable_any_whitespace,
         paths=paths,
@@ -163,6 +171,7 @@ def _check_shared(request: GenerationFields) -> None:
             "'prompt_logprobs' come with the whole answer: they do not go with 'stream'.",
             param="prompt_logprobs",
         )
+    check_truncation(request.truncate_prompt_tokens, request.truncation_side)
 
 
 def _logit_bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

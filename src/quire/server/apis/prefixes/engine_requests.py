@@ -5,7 +5,7 @@ from typing import NamedTuple
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.apis.prefixes.protocol import PrefixFields
 from quire.server.generation.context import Prompt
-from quire.server.generation.engine_requests import sharing_terms
+from quire.server.generation.engine_requests import endpoint_of, sharing_terms
 from quire.server.models.served_model import ServingState
 from quire.server.tenancy.tenants import Tenant
 
@@ -32,5 +32,6 @@ class PrefixBuilder(NamedTuple):
             weight=tenant.weight,
             priority=self.request.priority or 0,
             pins_prompt=True,
+            endpoint=endpoint_of(answer_id),
         )
         return (new,)

@@ -13,6 +13,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from quire.server.apis.protocol.caching import PromptCacheOptions, RetentionPolicy, SessionName
 from quire.server.apis.protocol.fields import INT64_MAX, HistoryModel, allow_more, at_most
 from quire.server.apis.protocol.structured import StructuredFields
 from quire.server.apis.protocol.tools import (
@@ -191,7 +192,7 @@ class ChatRequest(StructuredFields):
     """The body of a chat completion. Without a limit the output may go on to the end of the
     context. `thinking_token_budget` limits the tokens between the tags of its reasoning. The
     chat template shows the model `documents`, as it reads them. With `echo` a message that is
-    continued comes whole."""
+    continued comes whole. `prompt_cache_key`, else `user`, names the conversation."""
 
     messages: Messages
     logprobs: bool | None = None
@@ -210,3 +211,7 @@ class ChatRequest(StructuredFields):
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+    prompt_cache_key: SessionName | None = None
+    prompt_cache_retention: RetentionPolicy | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    user: SessionName | None = None

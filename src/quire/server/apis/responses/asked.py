@@ -34,6 +34,9 @@ class EchoedFields(msgspec.Struct, frozen=True):
     background: bool
     store: bool | None
     truncation: str
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    prompt_cache_options: dict[str, str] | None
     input_items: tuple[bytes, ...] = ()
     renamed_tools: Mapping[str, ClientTool] = {}
     seals_reasoning: bool = False
@@ -47,6 +50,7 @@ def asked_of(
     """Return what the answer tells of a request."""
     text, reasoning, encode = request.text, request.reasoning, msgspec.json.encode
     kept = input_items if request.store is not False else ()
+    caching = request.prompt_cache_options
     return EchoedFields(
         instructions=encode(request.instructions),
         metadata=encode(request.metadata or {}),
@@ -64,6 +68,9 @@ def asked_of(
         background=request.background is True,
         store=request.store,
         truncation=request.truncation or "disabled",
+        prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_retention=request.prompt_cache_retention,
+        prompt_cache_options=None if caching is None else caching.echoed,
         input_items=tuple(encode(_as_listed(each)) for each in kept),
         renamed_tools=renamed_tools or {},
         seals_reasoning=SEALED_REASONING in (request.include or ()),

@@ -79,6 +79,9 @@ class BodyBuilder:
             truncation=asked.truncation,
             background=asked.background,
             store=origin.is_stored,
+            prompt_cache_key=asked.prompt_cache_key,
+            prompt_cache_retention=asked.prompt_cache_retention,
+            prompt_cache_options=asked.prompt_cache_options,
             quire=account,
         )
 

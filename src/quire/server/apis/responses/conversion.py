@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic_core import PydanticCustomError
 
+from quire.server.apis.protocol.caching import asked_retention, longest
 from quire.server.apis.protocol.parse import error_at, invalid, unsupported
 from quire.server.apis.protocol.structured import (
     ANY_OBJECT,
@@ -70,6 +71,8 @@ def chat_input(
     if not messages:
         raise invalid("input", "holds nothing to answer")
     has_logprobs = request.top_logprobs is not None or LOGPROBS in (request.include or ())
+    asked = asked_retention(request.prompt_cache_retention, request.prompt_cache_options)
+    retention = longest(asked, conversation.retention)
     options = OutputOptions(
         model=request.model,
         stream=bool(request.stream),
@@ -77,8 +80,10 @@ def chat_input(
         temperature=request.temperature,
         top_p=request.top_p,
         num_logprobs=(request.top_logprobs or 0) if has_logprobs else None,
+        session=_session(request, history),
+        retention_s=retention.seconds,
         grammar=_grammar(request.text.format if request.text else None),
-        paths=_PATHS,
+        paths={**_PATHS, "retention_s": retention.path},
     )
     one_call = request.parallel_tool_calls is False
     return ChatInput(
@@ -92,6 +97,13 @@ def chat_input(
         no_effect=(*no_effect, *_without_effect(request)),
         ignored=unknown.ignored,
     )
+
+
+def _session(request: ResponsesRequest, history: History) -> str:
+    """Return the name of the conversation, which that of the responses before may be. One that
+    others may go on from gets its own id for a name instead of its user's."""
+    user = request.user if request.store is False else None
+    return request.prompt_cache_key or history.session or user or ""
 
 
 def _check_background(request: ResponsesRequest) -> None:
@@ -112,7 +124,9 @@ def _without_effect(request: ResponsesRequest) -> tuple[str, ...]:
         "text.verbosity": verbosity not in (None, "medium"),
     }
     included = (f"include {each}" for each in request.include or () if each not in ACTED_ON)
-    return (*(name for name, given in fields.items() if given), *included)
+    caching = request.prompt_cache_options
+    unused = () if caching is None else caching.no_effect
+    return (*(name for name, given in fields.items() if given), *included, *unused)
 
 
 def _grammar(given: Mapping[str, object] | None) -> GrammarSource | None:

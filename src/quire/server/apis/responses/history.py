@@ -17,10 +17,12 @@ MAX_SHOWN_CHARS = 128
 
 class History(msgspec.Struct, frozen=True):
     """The items of stored responses that a request goes on from, as JSON in their order, and by
-    their ids those that it names."""
+    their ids those that it names. `session` names the conversation of these responses: the latest
+    `prompt_cache_key`, or the id of the first."""
 
     items: tuple[bytes, ...] = ()
     named: dict[str, bytes] = {}
+    session: str = ""
 
 
 class ContinuedBody(msgspec.Struct, frozen=True):

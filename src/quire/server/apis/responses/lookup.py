@@ -50,11 +50,17 @@ class HistoryLookup(NamedTuple):
         if needed.previous_id is None:
             return History((), named)
         turns = [*self._turns(needed.previous_id)]
-        return History(tuple(item for turn in reversed(turns) for item in turn), named)
+        keys = (turn.body.prompt_cache_key for turn, _ in turns)
+        first, _ = turns[-1]
+        return History(
+            tuple(item for _, items in reversed(turns) for item in items),
+            named,
+            next((key for key in keys if key), first.id),
+        )
 
-    def _turns(self, previous_id: str) -> Iterator[tuple[bytes, ...]]:
-        """Yield the items of the response of this id, and of those before it, the first one last.
-        Raises RequestError where they are too many."""
+    def _turns(self, previous_id: str) -> Iterator[tuple[StoredResponse, tuple[bytes, ...]]]:
+        """Yield the response of this id with its items, and those before it, the first one last.
+        Raises RequestError where the items are too many."""
         num_items = num_bytes = 0
         for response in self._chain(previous_id):
             items = (*response.input_items, *map(bytes, response.output_items))
@@ -68,7 +74,7 @@ class HistoryLookup(NamedTuple):
                     code="request_too_large",
                     status=TOO_LARGE,
                 )
-            yield items
+            yield response, items
 
     def _chain(self, previous_id: str) -> Iterator[StoredResponse]:
         """Yield the response of this id, and those before it, the first one last."""

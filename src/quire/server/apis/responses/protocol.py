@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from quire.server.apis.protocol.caching import PromptCacheOptions, RetentionPolicy, SessionName
 from quire.server.apis.protocol.chat import MAX_MESSAGES, Effort
 from quire.server.apis.protocol.fields import Positive, StrictModel, at_most
 from quire.server.generation.usage import CachedTokens, ChoiceAccount, CompletionTokensDetails
@@ -83,7 +84,8 @@ class ResponseStreamOptions(StrictModel):
 
 
 class ResponsesRequest(StrictModel):
-    """The body of a request for a response."""
+    """The body of a request for a response. `prompt_cache_key`, else the responses that it goes on
+    from, else `user` name its conversation."""
 
     model: str | None = None
     input: Input
@@ -99,7 +101,10 @@ class ResponsesRequest(StrictModel):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include: Annotated[list[Included], Field(max_length=16)] | None = None
     metadata: Annotated[dict[str, str], at_most(16)] | None = None
-    user: str | None = None
+    user: SessionName | None = None
+    prompt_cache_key: SessionName | None = None
+    prompt_cache_retention: RetentionPolicy | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     store: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -218,6 +223,9 @@ class ResponseBody(msgspec.Struct, frozen=True):
     truncation: str = "disabled"
     background: bool = False
     store: bool = False
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, str] | None = None
     quire: ChoiceAccount | UnsetType = UNSET
 
 

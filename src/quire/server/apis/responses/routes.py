@@ -70,7 +70,9 @@ async def create(request: Request) -> Response:
     if asked.background and service.draining:
         raise ShuttingDown  # it would end with this server
     is_stored = _is_stored(storage.store, asked, in_batch=arrival_of(request).in_batch)
-    context = RequestIntake(service).processed(request, tokenized, serving, PREFIX)
+    context = RequestIntake(service).processed(
+        request, tokenized, serving, PREFIX, names_session=is_stored
+    )
     generation = GenerationStream(context, service, serving)
     tokens = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
     origin = Origin(context.id, context.created_s, context.model, is_stored)

@@ -1,7 +1,7 @@
 """A request of a trace: when it is sent, what its prompt shares with others, and its lengths."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,6 +24,14 @@ class PromptPart(NamedTuple):
         return range(first, first + self.num_tokens)
 
 
+class LaterTurn(NamedTuple):
+    """A turn of a session: sent `gap_s` after the answer before, with a part more in its prompt."""
+
+    gap_s: float
+    part: PromptPart
+    num_output_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
     """A request of a trace, sent `sent_s` seconds after its beginning.
@@ -31,6 +39,8 @@ class TracedRequest:
     num_output_tokens: the tokens after which its output ends.
     max_tokens: the most tokens that it may have, None for as many as it has.
     fork_of: another request, with the same prompt, whose blocks it takes over.
+    before: the tokens that its prompt begins with.
+    later: the turns of a session that follow; of one (`is_turn`) all but the last call tools.
     """
 
     id: str
@@ -45,10 +55,26 @@ class TracedRequest:
     time_limit_s: float | None = None
     target_ttft_s: float | None = None
     target_itl_s: float | None = None
+    before: tuple[int, ...] = ()
+    later: tuple[LaterTurn, ...] = ()
+    is_turn: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(each.num_tokens for each in self.parts)
+        return len(self.before) + sum(each.num_tokens for each in self.parts)
+
+    def next_turn(self, prompt: tuple[int, ...], outputs: Sequence[int]) -> "TracedRequest":
+        """Return the next turn of a session, sent as long after the end of this one as it says."""
+        turn, number = self.later[0], int(self.id.rpartition(".")[2]) + 1
+        return replace(
+            self,
+            id=f"{self.id.rpartition('.')[0]}.{number}",
+            sent_s=turn.gap_s,
+            before=(*prompt, *outputs),
+            parts=(turn.part,),
+            num_output_tokens=turn.num_output_tokens,
+            later=self.later[1:],
+        )
 
     @property
     def ends_early(self) -> bool:
@@ -57,7 +83,8 @@ class TracedRequest:
 
     def new_request(self, seed: int) -> NewRequest:
         """Return the request as the scheduler takes it, its prompt as token ids."""
-        tokens = tuple(token for part in self.parts for token in part.token_ids(seed))
+        own = (token for part in self.parts for token in part.token_ids(seed))
+        tokens = (*self.before, *own)
         max_tokens = self.num_output_tokens if self.max_tokens is None else self.max_tokens
         return NewRequest(
             self.id,

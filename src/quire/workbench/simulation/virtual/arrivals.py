@@ -28,8 +28,9 @@ class Arrivals(Protocol):
         """Return the next request, which is sent at `next_s`."""
         ...
 
-    def note_end(self, now: float) -> None:
-        """Note that a client has all of an answer, or was refused."""
+    def note_end(self, request: TracedRequest, outputs: Sequence[int], now: float) -> None:
+        """Note that a client has all of an answer, whose tokens are given for a turn of a session,
+        or was refused."""
         ...
 
 
@@ -50,7 +51,7 @@ class OpenLoop:
         self._next += 1
         return SentRequest(request.sent_s, request)
 
-    def note_end(self, now: float) -> None:
+    def note_end(self, request: TracedRequest, outputs: Sequence[int], now: float) -> None:
         """Nobody waits for an answer here."""
 
 
@@ -75,5 +76,40 @@ class ClosedLoop:
         self._next += 1
         return SentRequest(heappop(self._due), request)
 
-    def note_end(self, now: float) -> None:
+    def note_end(self, request: TracedRequest, outputs: Sequence[int], now: float) -> None:
+        """Let the client send its next request."""
         heappush(self._due, now)
+
+
+class Turns:
+    """Requests that arrive as others say, and the later turns of their sessions, each some time
+    after the answer before. The seed makes the prompts' tokens."""
+
+    def __init__(self, first: Arrivals, seed: int) -> None:
+        self._first = first
+        self._seed = seed
+        self._due: list[tuple[float, int, TracedRequest]] = []
+        self._num_turns = 0
+
+    @property
+    def next_s(self) -> float | None:
+        first_s = self._first.next_s
+        if not self._due:
+            return first_s
+        return self._due[0][0] if first_s is None else min(first_s, self._due[0][0])
+
+    def take(self) -> SentRequest:
+        first_s = self._first.next_s
+        if self._due and (first_s is None or self._due[0][0] <= first_s):
+            sent_s, _, request = heappop(self._due)
+            return SentRequest(sent_s, request)
+        return self._first.take()
+
+    def note_end(self, request: TracedRequest, outputs: Sequence[int], now: float) -> None:
+        """Let the session go on, if it does; otherwise its client has ended."""
+        if not request.later or not outputs:
+            self._first.note_end(request, outputs, now)
+            return
+        following = request.next_turn(request.new_request(self._seed).prompt_token_ids, outputs)
+        self._num_turns += 1
+        heappush(self._due, (now + following.sent_s, self._num_turns, following))

@@ -19,7 +19,7 @@ from quire.workbench.simulation.virtual.arrivals import Arrivals
 @dataclass(slots=True)
 class SimulatedAnswer:
     """The answer to one request: seconds of the simulated clock, counts, and the reason why it
-    ended, None before it has."""
+    ended, None before it has. Of turns that others follow it keeps the `outputs`."""
 
     request: TracedRequest
     sent_s: float
@@ -30,6 +30,7 @@ class SimulatedAnswer:
     num_preemptions: int = 0
     reason: Reason | None = None
     is_refused: bool = False
+    outputs: list[int] = field(default_factory=list)
 
     @property
     def inter_token_s(self) -> float | None:
@@ -103,6 +104,8 @@ class Clients:
                     gaps_s.append(at_s - answer.last_s)
                 answer.last_s = at_s
                 answer.num_output_tokens += num_tokens
+                if answer.request.later:
+                    answer.outputs += delta.token_ids
             if delta.finish is not None:
                 answer.num_cached_tokens = delta.finish.num_cached_tokens
                 answer.num_preemptions = delta.finish.num_preemptions
@@ -114,4 +117,4 @@ class Clients:
         answer.reason = reason
         answer.last_s = now
         self.num_ended += 1
-        self.arrivals.note_end(now)
+        self.arrivals.note_end(answer.request, answer.outputs, now)

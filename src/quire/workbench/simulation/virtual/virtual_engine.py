@@ -88,6 +88,7 @@ class VirtualEngine:
         self._handed: deque[RoutedRequest] = deque()
         self._in_flight: PendingStep | None = None
         self._ends_at: dict[str, int] = {}
+        self._calls_tools: dict[str, bool] = {}
         self._tokens = count()
         self._doings = self._run()
         self.now = -inf  # it begins with the first request
@@ -138,6 +139,8 @@ class VirtualEngine:
                 self._cache.transfers.take_in(came_in, self._with_others(came_in).missing)
             if traced.ends_early:
                 self._ends_at[new.id] = traced.num_prompt_tokens + traced.num_output_tokens - 1
+            if traced.is_turn:
+                self._calls_tools[new.id] = bool(traced.later)
             refusal = self._scheduler.add(new, self.now)
             if refusal is not None:
                 self._front.refuse(new.id, refusal.reason, self.now)
@@ -170,9 +173,12 @@ class VirtualEngine:
         """Take in the result of a step, which ends now."""
         deltas = self._scheduler.update(step, self._result(step), self.now)
         self._scheduler.take_events()
-        for delta in deltas if self._ends_at else ():
+        for delta in deltas if self._ends_at or self._calls_tools else ():
             if delta.finish is not None:
                 self._ends_at.pop(delta.request_id, None)
+                calls_tools = self._calls_tools.pop(delta.request_id, None)
+                if calls_tools is not None:
+                    self._scheduler.note_turn(delta.request_id, self.now, calls_tools=calls_tools)
         self._front.deliver(deltas, self.now)
 
     def _result(self, step: Step) -> StepResult:

@@ -4,9 +4,15 @@ assistant are items of their own, and become one message."""
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from quire.server.apis.protocol.caching import (
+    AskedRetention,
+    PromptCacheBreakpoint,
+    longest,
+    of_ttl,
+)
 from quire.server.apis.protocol.chat import MAX_PARTS
 from quire.server.apis.protocol.drafts import MessageDraft, complete, read_call
-from quire.server.apis.protocol.parse import invalid, missing, string_of, unsupported
+from quire.server.apis.protocol.parse import invalid, missing, string_of, unsupported, validate
 from quire.server.apis.protocol.unknown_fields import UnknownFields
 from quire.server.apis.responses.items import item_fields as fields
 from quire.server.apis.responses.items.custom_input import INPUT
@@ -15,6 +21,7 @@ from quire.server.apis.responses.items.tools import ADDITIONAL_TOOLS, ToolTable
 from quire.server.generation.input import InputMessage, InputToolCall, Part, Role, TextPart
 
 ENCRYPTED = "encrypted_content"
+BREAKPOINT = "prompt_cache_breakpoint"
 LOCAL_SHELL = "local_shell"
 _TEXT_PARTS = {
     "input_text": "text",
@@ -39,9 +46,11 @@ class ItemConverter:
 
     tools: name the functions of calls as the model knows them.
     unknown: notes what is left out.
+    retention: the longest time for which a part wants what is before it to be kept.
     """
 
     def __init__(self, tools: ToolTable, unknown: UnknownFields) -> None:
+        self.retention = AskedRetention(None, "")
         self._drafts: list[MessageDraft] = []
         self._tools = tools
         self._unknown = unknown
@@ -234,8 +243,17 @@ class ItemConverter:
         name = _TEXT_PARTS.get(str(given.get("type")))
         if name is None:
             raise unsupported(f"{where}.type")
+        self._note_breakpoint(given.get(BREAKPOINT), f"{where}.{BREAKPOINT}")
         part = self._unknown.known(given, fields.PART, where)
         text = part.get(name)
         if not isinstance(text, str):
             raise invalid(f"{where}.{name}", "must be a string")
         return TextPart(text)
+
+    def _note_breakpoint(self, given: object, where: str) -> None:
+        if given is None:
+            return
+        if not isinstance(given, dict):
+            raise invalid(where, "must be an object")
+        mark = validate(given, PromptCacheBreakpoint, at=where)
+        self.retention = longest(self.retention, of_ttl(mark.ttl, f"{where}.ttl"))

@@ -9,8 +9,12 @@ const tokens = (n) => counted(n, "token");
 export const REASONS = {
   queued: (n) => n ? `Queued behind ${counted(n, "request")}.` : "Queued as the first.",
   routed: (n, by) => `Given to replica${by}.`,
+  next_turn: (n, by) =>
+    `The next turn of a session, ${n} ms after the end of the last${by && `,${by}`}.`,
   waits_for_blocks: (n, by) => `Waits for ${counted(n, "block")} of KV memory${behind(by)}.`,
   waits_for_state: (n, by) => `Waits, since requests hold all states${behind(by)}.`,
+  waits_for_sessions: (n, by) =>
+    `Waits, since ${counted(n, "block")} are kept for turns expected soon${behind(by)}.`,
   waits_for_sequence: (n, by) =>
     `Waits, since ${counted(n, "request")} run, as many as may (--max-num-seqs)${behind(by)}.`,
   waits_for_budget: (n, by) =>

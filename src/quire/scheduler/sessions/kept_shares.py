@@ -1,0 +1,88 @@
+"""The blocks that are kept for each tenant: no more than its share of the pool, by weight, among
+the tenants who have requests here or something kept."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class KeptName(NamedTuple):
+    """One kept prefix: its tenant, its blocks, and where a turn is expected its priority."""
+
+    tenant: str
+    num_blocks: int
+    priority: int | None = None
+
+
+class KeptShares:
+    """Accounts of what is kept, by name, from the oldest on."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._names: dict[str, KeptName] = {}
+        self._num_of: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
+        self._live: dict[str, int] = {}
+
+    def open(self, tenant: str, weight: float) -> None:
+        """Note a request of a tenant of this weight."""
+        self._live[tenant] = self._live.get(tenant, 0) + 1
+        self._weights[tenant] = weight
+
+    def close(self, tenant: str) -> None:
+        """Note one request of a tenant less."""
+        self._live[tenant] -= 1
+        if not self._live[tenant]:
+            del self._live[tenant]
+            self._forget(tenant)
+
+    def room_for(self, tenant: str, num_blocks: int) -> list[str] | None:
+        """Return the names, the oldest first, that must keep nothing any more so that a tenant may
+        keep so many blocks; None if that is more than its share."""
+        weights = self._weights
+        share = weights.get(tenant, 1.0) / (sum(weights.values()) or 1.0)
+        num_over = self._num_of.get(tenant, 0) + num_blocks - int(share * self._num_blocks)
+        names = []
+        for name in self._of(tenant):
+            if num_over <= 0:
+                break
+            names.append(name)
+            num_over -= self._names[name].num_blocks
+        return None if num_over > 0 else names
+
+    def add(self, name: str, kept: KeptName) -> None:
+        """Note what is kept under a name, in place of what was before."""
+        self.remove(name)
+        self._names[name] = kept
+        self._num_of[kept.tenant] = self._num_of.get(kept.tenant, 0) + kept.num_blocks
+
+    def remove(self, name: str) -> None:
+        """Note that nothing is kept under a name."""
+        kept = self._names.pop(name, None)
+        if kept is None:
+            return
+        self._num_of[kept.tenant] -= kept.num_blocks
+        self._forget(kept.tenant)
+
+    def is_expected(self, name: str) -> bool:
+        """Return whether what is kept under a name is kept for a turn that is expected."""
+        return self._names[name].priority is not None
+
+    def num_expected(self, tenant: str) -> int:
+        """Return how many blocks are kept for turns of a tenant that are expected."""
+        each = self._names.values()
+        expected = (kept for kept in each if kept.priority is not None and kept.tenant == tenant)
+        return sum(kept.num_blocks for kept in expected)
+
+    def worst_expected(self) -> int | None:
+        """Return the worst priority of the turns that are expected, None where none is."""
+        found = [kept.priority for kept in self._names.values() if kept.priority is not None]
+        return max(found, default=None)
+
+    def _of(self, tenant: str) -> Iterator[str]:
+        return (name for name, kept in self._names.items() if kept.tenant == tenant)
+
+    def _forget(self, tenant: str) -> None:
+        """Forget a tenant that has neither requests nor anything kept."""
+        if not self._num_of.get(tenant) and tenant not in self._live:
+            self._num_of.pop(tenant, None)
+            self._weights.pop(tenant, None)
