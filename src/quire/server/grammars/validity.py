@@ -9,7 +9,11 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import NamedTuple
 
+from quire.server.grammars.value_keywords import leanly
 from quire.server.text.bounded_work import bounded_work
+
+MAX_CHECK_BYTES = 128 * 1024 * 1024
+"""New memory of a check: what is found is a word, and each reference is followed once a value."""
 
 
 class Validity(StrEnum):
@@ -33,7 +37,7 @@ def check_values(checks: Sequence[ValueCheck]) -> Validity:
     checked."""
     import referencing.jsonschema  # noqa: F401
 
-    with bounded_work():
+    with bounded_work(MAX_CHECK_BYTES):
         ends = {_validity(check) for check in checks}
     for end in (Validity.INVALID, Validity.UNCHECKED):
         if end in ends:
@@ -51,7 +55,10 @@ def _validity(check: ValueCheck) -> Validity:
         return Validity.INVALID
     try:
         schema = _read(check.schema)
-        validator = validator_for(schema)(schema, registry=EMPTY_REGISTRY)
+        checks = leanly(validator_for(schema), schema)
+        if isinstance(schema, dict):  # else each reference to the whole leads to another class
+            schema.pop("$schema", None)
+        validator = checks(schema, registry=EMPTY_REGISTRY)
         return Validity.VALID if validator.is_valid(value) else Validity.INVALID
     except Exception:  # what a validator raises for a schema that it cannot read is open
         return Validity.UNCHECKED

@@ -13,13 +13,13 @@ MAX_BYTES = 512 * 1024 * 1024
 
 
 @contextmanager
-def bounded_work() -> Iterator[None]:
+def bounded_work(max_bytes: int = MAX_BYTES) -> Iterator[None]:
     """End the process where the block computes for longer than MAX_CPU_S; within it, MemoryError
-    stands for more than MAX_BYTES of new memory (on Linux). For the main thread of a worker."""
+    stands for more than `max_bytes` of new memory (on Linux). For the main thread of a worker."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if sys.platform == "linux":
-        most = _address_space() + MAX_BYTES
+        most = _address_space() + max_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
     signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
     try:
