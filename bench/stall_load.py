@@ -20,7 +20,7 @@ from quire.workbench.bench.load import percentile
 from quire.workbench.bench.replies import Reply, parse_reply
 from quire.workbench.bench.workloads import Workload
 
-ANSWER_S = 120.0
+ANSWER_S = 300.0
 """The time that requests may take when the watched time is over."""
 PROMPT_SEEDS = 1000
 """Prompts of a round are drawn with a seed that no round of outputs has."""
