@@ -15,6 +15,7 @@ from bench.real_quality import quality_table
 from bench.records import load, real_table
 from bench.schema_records import load_newest, schema_tables
 from bench.snapshot_records import SERVED_FOLDER, newest_rows, snapshot_table
+from bench.stall_records import load_stalls, stall_tables
 from tests.models.families import REAL_WEIGHTS, SERVED
 from tests.models.refused_families import REFUSED
 
@@ -145,6 +146,11 @@ def recorded_on_real_weights() -> str:
     return real_table(load())
 
 
+def recorded_stalls() -> str:
+    """Return the newest figures of outputs beside long prompts."""
+    return stall_tables(load_stalls())
+
+
 def acceptance_table() -> str:
     """Return every check of a GPU, in the order of its worth, with its seconds."""
     rows = [
@@ -165,6 +171,7 @@ TABLES = (
     Table("buckets", "docs/metrics.md", buckets_list),
     Table("fields", "docs/api.md", fields_table),
     Table("history-fields", "docs/api.md", history_field_table),
+    Table("stalls", "docs/api.md", recorded_stalls),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
     Table("json-lists", "docs/schemas.md", recorded_lists),
