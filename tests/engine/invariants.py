@@ -14,6 +14,7 @@ from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish, Refusal
+from tests.engine.timed_model import StepTimes
 from tests.engine.toy_engine import (
     GRAMMARS,
     MAX_MODEL_LEN,
@@ -88,6 +89,18 @@ policies = st.builds(
     gain_weight=st.sampled_from([0.0, 1.0]),
 )
 
+step_times = st.builds(
+    StepTimes,
+    base_s=st.sampled_from([1 / 256, 1 / 16, 1 / 8]),
+    token_s=st.sampled_from([0.0, 1 / 256]),
+    factors=st.sampled_from([(1.0,), (1.0, 1.5, 0.5), (1.0,) * 12 + (0.25,) * 12]),
+)
+"""Steps of at most BUDGET tokens take less than a second."""
+BUDGET = 70
+
+targets_s = st.sampled_from([None, None, 1 / 64, 1 / 8, 1 / 4, 1.0, 20.0])
+"""Targets that no step meets, that some do, and that all do."""
+
 
 @st.composite
 def recurrent_shapes(draw: st.DrawFn) -> Shape:
@@ -108,7 +121,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         block_size=draw(st.integers(1, 8)),
         num_blocks=draw(st.integers(4, 40)),
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 20)),
+        max_num_batched_tokens=min(max_num_seqs + draw(st.integers(0, 20) | st.just(64)), BUDGET),
         caches_prefixes=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.1])),
         late=draw(st.booleans()),
@@ -120,6 +133,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
         preemption_mode=draw(st.sampled_from(PreemptionMode)),
         wait_for_prefix=draw(st.booleans()),
+        times=draw(st.none() | step_times),
     )
 
 
@@ -146,6 +160,8 @@ def arrivals(draw: st.DrawFn, samplings: st.SearchStrategy[Sampling] = SAMPLINGS
             weight=draw(st.sampled_from([1.0, 0.5, 4.0])),
             priority=draw(st.integers(-2, 2)),
             time_limit_s=draw(st.none() | st.integers(0, 40).map(float)),
+            target_ttft_s=draw(targets_s),
+            target_itl_s=draw(targets_s),
         )
         forks = draw(st.booleans())
         if found and forks:
@@ -171,6 +187,8 @@ def bursts(draw: st.DrawFn) -> list[Arrival]:
             tenant=draw(st.sampled_from(["a", "b"])),
             priority=draw(st.integers(-2, 2)),
             time_limit_s=draw(st.none() | st.integers(1, 20).map(float)),
+            target_ttft_s=draw(targets_s),
+            target_itl_s=draw(targets_s),
         )
         if found and draw(st.integers(0, 3)) == 0:
             new = as_fork(new, draw(st.sampled_from(found)))

@@ -27,11 +27,14 @@ from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import Event, NewRequest, PoolingKind, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
+from tests.engine.timed_model import StepTimes, TimedModel
 from tests.engine.toy_grammars import ToyGrammars
 
 VOCAB_SIZE = 24
 MAX_MODEL_LEN = 48
 GRAMMARS = ToyGrammars(VOCAB_SIZE)
+BETWEEN_S = 1 / 64
+"""Seconds between two steps of a device that takes time by tokens."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Shape:
     """The states of recurrent layers, two or more where there are such layers."""
     snapshots: SnapshotPolicy = PLANNED
     num_host_states: int = 0
+    times: StepTimes | None = None
+    """None for a second between two steps, and steps that take none."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +142,11 @@ class World:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = cache_of(shape, groups)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
-        runner = runner_of(shape, wrap=wrap, grammars=grammars)
+        times = shape.times
+        between = wrap if times is None else lambda toy: TimedModel(wrap(toy), times, self._pass)
+        runner = runner_of(shape, wrap=between, grammars=grammars)
         self.now = now
+        self._between_s = 1.0 if times is None else BETWEEN_S
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0
         self.deltas: dict[str, list[Delta]] = {}
@@ -162,12 +170,15 @@ class World:
 
     def step(self) -> None:
         """One step; every step checks the accounts."""
-        self.now += 1.0
+        self._pass(self._between_s)
         output = self._engine.step()
         self.num_computed += output.num_tokens
         for delta in output.deltas:
             self.deltas[delta.request_id].append(delta)
         self.cache.check()
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
         return self._engine.take_events()

@@ -10,12 +10,14 @@ The planted faults at the end are each caught by one of the properties.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -183,32 +185,46 @@ def test_the_victim_is_the_last_in_order_or_of_the_tenant_served_most(
     assert event.other == taker
 
 
+class Rivalry(NamedTuple):
+    """Limits, blocks of the host, prompts and outputs, weights and targets of two tenants, and how
+    long the second is idle at first."""
+
+    config: SchedulerConfig
+    num_host_blocks: int
+    sizes: list[int]
+    weights: dict[str, float]
+    targets_s: dict[str, float | None]
+    idle_steps: int
+
+
 @st.composite
-def rivals(draw: st.DrawFn) -> tuple[SchedulerConfig, list[int], dict[str, float], int]:
-    """Limits, prompts and outputs, weights, and how long the second tenant is idle at first."""
+def rivals(draw: st.DrawFn) -> Rivalry:
     max_num_seqs = draw(st.integers(1, 4))
     config = replace(
         FAIR,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 12)),
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 12) | st.just(40)),
+        preemption_mode=draw(st.sampled_from(PreemptionMode)),
     )
     sizes = draw(st.lists(st.integers(1, 10), min_size=2, max_size=8))
-    weights = {name: draw(st.sampled_from([1.0, 2.0, 4.0])) for name in "ab"}
-    return config, sizes, weights, draw(st.sampled_from([0, 3, 60]))
+    weights = {name: draw(st.sampled_from([0.5, 1.0, 2.0, 4.0])) for name in "ab"}
+    targets_s = {name: draw(st.sampled_from([None, None, 0.1, 5.0, 60.0])) for name in "ab"}
+    idle_steps, num_host_blocks = draw(st.sampled_from([0, 3, 60])), draw(st.sampled_from([0, 20]))
+    return Rivalry(config, num_host_blocks, sizes, weights, targets_s, idle_steps)
 
 
-def check_gap(rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int]) -> None:
+def check_gap(rivalry: Rivalry) -> None:
     """While both wait, neither is served more than the other by over twice the largest prompt or
     the price of all that fits, whichever is more.
     """
-    config, sizes, weights, idle_steps = rivalry
-    driver = Driver(config, num_blocks=16)
+    config, num_host_blocks, sizes, weights, targets_s, idle_steps = rivalry
+    driver = Driver(config, num_blocks=16, num_host_blocks=num_host_blocks)
     bound = max(max(sizes), 2 * 15 * BLOCK_SIZE) / min(weights.values())
     began: dict[str, float] = {}
     for step in range(idle_steps + 120):
         backlogged = "ab" if step >= idle_steps else "a"
         for tenant in backlogged:
-            keep_waiting(driver, tenant, weights[tenant], sizes)
+            keep_waiting(driver, tenant, weights[tenant], sizes, targets_s[tenant])
         if step == idle_steps:
             began = dict(driver.served)
         driver.step()
@@ -217,19 +233,22 @@ def check_gap(rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int])
             assert abs(a - b) <= 2 * bound
 
 
-def keep_waiting(driver: Driver, tenant: str, weight: float, sizes: list[int]) -> None:
+def keep_waiting(
+    driver: Driver, tenant: str, weight: float, sizes: list[int], target_s: float | None = None
+) -> None:
     """More requests of the tenant than one step can admit."""
     num_waiting = sum(driver.news[name].tenant == tenant for name in driver.waiting)
     for _ in range(num_waiting, CONFIG.max_num_seqs + 1):
         number = len(driver.news)
         num_prompt, max_tokens = sizes[number % len(sizes)], sizes[number // 2 % len(sizes)]
         new = request(f"{tenant}{number}", num_prompt, max_tokens)
+        new = replace(new, target_ttft_s=target_s, target_itl_s=target_s)
         driver.add(replace(new, tenant=tenant, weight=weight))
 
 
 @given(rivals())
 def test_tenants_who_both_wait_are_served_alike_by_weight(
-    rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int],
+    rivalry: Rivalry,
 ) -> None:
     check_gap(rivalry)
 
@@ -327,7 +346,7 @@ def test_planted_fault_is_caught(
     def laws(
         config: SchedulerConfig,
         crowd: list[tuple[int, str, int]],
-        rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int],
+        rivalry: Rivalry,
     ) -> None:
         check_passing(config, crowd)
         check_gap(rivalry)

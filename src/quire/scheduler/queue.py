@@ -20,6 +20,8 @@ class Ahead(NamedTuple):
 
 LATE_SHARE = 1 / 8
 """The share of late requests in the tokens that are admitted while they wait."""
+HAD_TURN = 1 << 40
+"""Added to the number of a tenant of which someone was admitted: no tenant enters with as many."""
 
 
 def _order(request: Request) -> tuple[float, ...]:
@@ -30,10 +32,11 @@ class WaitingQueue:
     """All waiting requests. Looking up the head does not depend on how many there are.
 
     `_heap` has an entry for every tenant that has someone waiting, and perhaps for some that have
-    not; its counters may be too low, since they only grow, and are set right when they come to the
-    top. `changes` has by tenant, whatever queues the policy has, how many requests more or less
-    wait than when it was last cleared, by whoever reads it. `held_first` may be set at any time:
-    then the first of those that let others by comes before these.
+    not. Where counters are equal, those come first that have had no turn since they entered, and of
+    these the first that entered. Counters may be too low, since they only grow, and are set right
+    when they come to the top. `changes` has by tenant, whatever queues the policy has, how many
+    requests more or less wait than when it was last cleared, by whoever reads it. `held_first` may
+    be set at any time: then the first of those that let others by comes before these.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -83,8 +86,13 @@ class WaitingQueue:
         self.restore(request)
 
     def note_admission(self, request: Request, num_tokens: int) -> None:
-        """Note that a request, which waits no more, has so many tokens to compute."""
+        """Note that a request, which waits no more, has so many tokens to compute. Its tenant comes
+        behind those that were served as much."""
         request.is_held = False
+        if self._heap and self._heap[0][2] == request.tenant:
+            self._num_entered += 1
+            number = HAD_TURN + self._num_entered
+            heapreplace(self._heap, (self._heap[0][0], number, request.tenant))
         if request.is_late:
             self._late_debt -= num_tokens * (1 - LATE_SHARE)
             request.is_late = False

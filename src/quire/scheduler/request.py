@@ -268,6 +268,18 @@ class Request:
         return len(self.token_ids) - len(self.new.prompt_token_ids)
 
     @property
+    def num_left(self) -> int:
+        """The known tokens, and those being sampled, that no step has computed yet."""
+        return len(self.token_ids) + self.num_pending - self.num_computed
+
+    @property
+    def is_in_prompt(self) -> bool:
+        """Whether steps have yet to compute more than the token behind which the next is sampled:
+        tokens of its prompt, or those that a preemption has thrown away."""
+        num_known = len(self.token_ids) + self.num_pending
+        return num_known - self.num_computed > 1 or num_known == len(self.new.prompt_token_ids)
+
+    @property
     def samples_none(self) -> bool:
         """Whether the request ends with its prompt."""
         return self.new.stopping.max_tokens == 0

@@ -63,15 +63,15 @@ class StepDraft:
         """
         start = request.num_computed
         end = start + num_tokens
-        is_last = end == len(request.token_ids) + request.num_pending
+        is_last = num_tokens == request.num_left
+        if request.is_in_prompt:
+            self._num_prompt_tokens += num_tokens
         samples = is_last and not request.samples_none
         self._chunks.append(SeqChunk(request.id, start, num_tokens, new_block_ids, samples, states))
         request.num_computed = end
         if samples:
             request.num_pending += 1
         self.tokens_left -= num_tokens
-        if num_tokens > 1:
-            self._num_prompt_tokens += num_tokens
 
     def finished(
         self, number: int, finished_requests: tuple[str, ...], block_copies: tuple[BlockCopy, ...]

@@ -43,7 +43,7 @@ def draw_pattern(draw: random.Random) -> AttentionPattern:
 
 def draw_shape(draw: random.Random) -> MachineShape:
     max_num_seqs = draw.randint(1, 6)
-    budget = max_num_seqs + draw.randint(0, 20)
+    budget = max_num_seqs + draw.choice([64, draw.randint(0, 20), draw.randint(0, 20)])
     groups = tuple(draw_pattern(draw) for _ in range(draw.choice([1, 1, 2, 3])))
     block_size = draw.randint(1, 6)
     num_largest = len(groups) * -(-MAX_MODEL_LEN // block_size)
@@ -149,6 +149,8 @@ class CrashMachine:
             priority=draw.randint(-2, 2),
             time_limit_s=draw.choice([None, None, float(draw.randint(1, 200))]),
             reports_prefill=draw.random() < 0.2,
+            target_ttft_s=draw.choice([None, None, 0.5, 5.0, 50.0]),
+            target_itl_s=draw.choice([None, None, 0.5, 3.0, 30.0]),
         )
         if not sources or draw.random() < 0.4:
             return new
@@ -276,3 +278,7 @@ class CrashMachine:
             self.num_done["tokens found"] += stats.num_prefix_hits
             self.num_done["tokens forked"] += stats.num_forked_tokens
             self.num_done["tokens generated"] += stats.num_generation_tokens
+            self.num_done["first tokens in time"] += stats.num_ttft_met
+            self.num_done["first tokens late"] += stats.num_ttft_missed
+            self.num_done["tokens in time"] += stats.num_itl_met
+            self.num_done["tokens late"] += stats.num_itl_missed

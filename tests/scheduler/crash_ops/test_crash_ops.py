@@ -15,13 +15,14 @@ from tests.scheduler.crash_ops.machine import CrashMachine
 
 NAMES = ("crash", "resumed", "abort", "reset", "preempted", "swapped out", "tokens forked")
 URGENT = "preempted for urgent ones"
+TARGETS = ("first tokens in time", "first tokens late", "tokens in time", "tokens late")
 CHARGED = ("blocks of a", "blocks of b", "blocks of nobody", "lost tokens", "wasted tokens")
 
 
 def test_random_operations_with_crashes_keep_the_invariants() -> None:
     machine = CrashMachine(0)
     machine.run(14_000)
-    assert min(machine.num_done[name] for name in (*NAMES, URGENT, *CHARGED)) > 10
+    assert min(machine.num_done[name] for name in (*NAMES, URGENT, *CHARGED, *TARGETS)) > 10
 
 
 def forgets_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,22 @@
 """Requests with targets for their first token: as many as can be are in time, and the others come
 all the same."""
 
+from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.pacing.lateness import UNDERCUT, late_requests
-from quire.scheduler.queue import LATE_SHARE
+from quire.scheduler.queue import LATE_SHARE, WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
+from quire.scheduler.shares import Shares
 from tests.scheduler.pacing.test_pace import TimedDriver, request
 
 RATE = 1000.0
@@ -122,3 +125,55 @@ def test_all_end_whatever_their_targets(asked: list[tuple[int, float | None, int
     num_targets = sum(target_s is not None for _, target_s, _ in asked)
     assert len(driver.finishes) == len(asked)
     assert stats.num_ttft_met + stats.num_ttft_missed == num_targets
+
+
+def check_late_share(sizes: list[tuple[int, bool]]) -> None:
+    """While late ones and others wait, late ones have had their share of all tokens that were
+    admitted, but for a prompt of theirs."""
+    queue = WaitingQueue(Shares())
+    for number, (size, is_late) in enumerate(sizes):
+        new = waiting(str(number), size, 1.0)
+        queue.add(new)
+        if is_late:
+            queue.make_late(new)
+    left = Counter(is_late for _, is_late in sizes)
+    largest = max(size for size, _ in sizes)
+    num_tokens = Counter[bool]()
+    while left[True] and left[False]:
+        head = queue.head
+        assert head is not None
+        was_late, size = head.is_late, len(head.token_ids)
+        queue.remove(head)
+        queue.note_admission(head, size)
+        left[was_late] -= 1
+        num_tokens[was_late] += size
+        owed = LATE_SHARE * num_tokens.total() - num_tokens[True]
+        assert -largest <= owed <= largest
+
+
+SIZES = st.lists(
+    st.tuples(st.integers(1, 20), st.sampled_from([True, False, False])), min_size=2, max_size=60
+) | st.lists(st.tuples(st.integers(10, 20), st.booleans()), min_size=40, max_size=60)
+
+
+@given(SIZES)
+def test_late_ones_get_their_share_of_all_tokens(sizes: list[tuple[int, bool]]) -> None:
+    check_late_share(sizes)
+
+
+def gives_late_ones_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.scheduler.queue.LATE_SHARE", 0.0)
+
+
+def lets_late_ones_by_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.scheduler.queue.LATE_SHARE", 1.0)
+
+
+@pytest.mark.parametrize("plant", [gives_late_ones_nothing, lets_late_ones_by_at_once])
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    laws = settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        laws(given(SIZES)(check_late_share))()

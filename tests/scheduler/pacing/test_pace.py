@@ -2,21 +2,24 @@
 prompt is computed in smaller parts."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.states.state_use import StateUse
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.pacing.pace import LEAST_TOKENS, STALL
+from quire.scheduler.pacing.pace import LEAST_TOKENS, STALL, Pace, PromptShare
 from quire.scheduler.pacing.step_work import StepWork, work_of
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.step import Finish, Step
+from quire.scheduler.step import BlockIds, Finish, Step
+from quire.scheduler.step_draft import StepDraft
 from tests.scheduler.driver import result_of
 
 BASE_S, TOKEN_S, SEQ_S = 0.01, 0.001, 0.001
@@ -49,12 +52,14 @@ class TimedDriver:
         self.cache = KVCache(CacheConfig(num_blocks, 16, enable_prefix_caching=False))
         self.scheduler = Scheduler(SchedulerConfig(16, BUDGET, 8192, 100), self.cache)
         self.now = 0.0
+        self.news: dict[str, NewRequest] = {}
         self.steps: list[Step] = []
         self.token_times: dict[str, list[float]] = defaultdict(list)
         self.finishes: dict[str, Finish] = {}
 
     def add(self, *news: NewRequest) -> None:
         for new in news:
+            self.news[new.id] = new
             assert self.scheduler.add(new, self.now) is None
 
     def step(self) -> Step:
@@ -156,6 +161,115 @@ def test_a_waiting_prompt_is_told_that_others_have_had_the_share() -> None:
     reasons = {event.reason: event for event in driver.finishes["next"].timeline}
     assert reasons[Reason.WAITS_FOR_PACE].other == "a"
     assert reasons[Reason.WAITS_FOR_PACE].number >= LEAST_TOKENS
+
+
+def prompt_tokens(driver: TimedDriver, step: Step) -> dict[str, int]:
+    """The tokens of prompts that a step computes, by request."""
+    found = {}
+    for name, start, num_tokens, *_ in step.chunks:
+        num_left = len(driver.news[name].prompt_token_ids) - start
+        if num_left > 0:
+            found[name] = min(num_tokens, num_left)
+    return found
+
+
+def test_one_token_that_is_left_for_prompts_goes_to_one_of_them() -> None:
+    driver = TimedDriver()
+    driver.learn()
+    driver.add(request("a", 20, 150, 0.001))
+    driver.run(4)
+    driver.add(request("small", LEAST_TOKENS - 1, 2))
+    driver.add(*(request(f"large{number}", 100, 2) for number in range(5)))
+    tokens = prompt_tokens(driver, driver.step())
+    assert tokens == {"small": LEAST_TOKENS - 1, "large0": 1}
+
+
+ASKED = st.lists(
+    st.tuples(
+        st.sampled_from([15, 31, 63, 95]) | st.integers(1, 600),
+        st.integers(1, 20),
+        st.none() | st.floats(1e-3, 1.0),
+        st.integers(0, 6),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def check_prompts(asked: list[tuple[int, int, float | None, int]]) -> None:
+    """Whatever the targets, some tokens of prompts go in each step while there are any; all of a
+    step's but the last are computed whole, so that few are begun at any time."""
+    driver = TimedDriver()
+    left: dict[str, int] = {}
+
+    def check_step() -> None:
+        num_left = sum(left.values())
+        step = driver.step()
+        computed = prompt_tokens(driver, step)
+        for name, num_tokens in computed.items():
+            left[name] -= num_tokens
+        assert sum(computed.values()) >= min(LEAST_TOKENS, num_left)
+        assert sum(left[name] > 0 for name in computed) <= 1
+
+    for number, (num_prompt, max_tokens, target_s, num_steps) in enumerate(asked):
+        driver.add(request(f"r{number}", num_prompt, max_tokens, target_s, ttft_s=None))
+        left[f"r{number}"] = num_prompt
+        for _ in range(num_steps):
+            check_step()
+    while driver.scheduler.has_work:
+        check_step()
+    assert not any(left.values())
+
+
+@given(ASKED)
+def test_prompts_go_on_in_every_step_one_after_another(
+    asked: list[tuple[int, int, float | None, int]],
+) -> None:
+    check_prompts(asked)
+
+
+def gives_prompts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.scheduler.pacing.pace.LEAST_TOKENS", 1)
+
+
+def counts_no_chunk_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_chunk = StepDraft.add_chunk
+
+    def uncounted(
+        draft: StepDraft,
+        request: Request,
+        num_tokens: int,
+        new_block_ids: BlockIds,
+        states: StateUse | None = None,
+    ) -> None:
+        num_before = draft._num_prompt_tokens
+        add_chunk(draft, request, num_tokens, new_block_ids, states)
+        if num_tokens == 1:
+            draft._num_prompt_tokens = num_before
+
+    monkeypatch.setattr(StepDraft, "add_chunk", uncounted)
+
+
+def lets_prompts_take_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "share", lambda _pace, _running, _time: PromptShare())
+
+
+FIXED = settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
+
+
+@pytest.mark.parametrize("plant", [gives_prompts_nothing, counts_no_chunk_of_one_token])
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        FIXED(given(ASKED)(check_prompts))()
+
+
+def test_a_share_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    lets_prompts_take_all(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_outputs_keep_the_target_that_is_nearest(0.05)
 
 
 @given(

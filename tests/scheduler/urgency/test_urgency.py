@@ -2,6 +2,7 @@
 alone, as few as are needed, not for ever, and never of what a step has scheduled."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from quire.cache.block_pool import AccountsError
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Step
-from quire.scheduler.urgency.urgency import MAX_TIMES
+from quire.scheduler.step_draft import StepDraft
+from quire.scheduler.urgency.urgency import MAX_TIMES, Urgency
 from tests.scheduler.driver import CONFIG, Driver, request
 
 PRIORITY = replace(CONFIG, scheduling_policy=PolicyName.PRIORITY, priority_ageing_s=1000.0)
@@ -47,6 +50,28 @@ def test_an_urgent_request_takes_the_place_of_the_worst() -> None:
     assert thrown == [6]
     stats = driver.scheduler.stats
     assert (stats.num_preemptions, stats.num_urgent_preemptions) == (1, 1)
+
+
+def test_an_urgent_prompt_goes_before_a_worse_one_that_is_begun() -> None:
+    driver = Driver(PRIORITY, num_blocks=60)
+    driver.add(ranked("worse", 3, num_prompt=30))
+    driver.step()
+    driver.add(ranked("urgent", 0, num_prompt=20))
+    sizes = [(each.request_id, each.num_tokens) for each in driver.step().chunks]
+    assert sizes == [("urgent", 7), ("worse", 1)]
+    driver.run()
+    assert driver.scheduler.stats.num_preemptions == 0
+
+
+def test_no_prompt_goes_before_one_that_was_ahead_in_the_queue() -> None:
+    """Of two that have waited unequally long: so no stream of urgent ones holds a prompt back."""
+    driver = Driver(replace(PRIORITY, priority_ageing_s=1.0), num_blocks=60)
+    driver.add(ranked("worse", 3, num_prompt=64 - 4))
+    for _ in range(4):
+        driver.step()
+    driver.add(ranked("urgent", 0, num_prompt=20))
+    assert [(each.request_id, each.num_tokens) for each in driver.step().chunks] == [("worse", 8)]
+    driver.run()
 
 
 def test_its_place_is_kept_by_one_of_equal_priority_however_long_others_have_waited() -> None:
@@ -174,6 +199,21 @@ def test_the_host_keeps_what_is_cheaper_to_copy(mode: PreemptionMode) -> None:
     assert stats.num_urgent_preemptions == 1 and stats.num_urgent_swaps == is_swapped
 
 
+def test_no_place_is_taken_of_whom_a_request_forks() -> None:
+    """Alone the urgent one would need all the blocks that go with the other, and two that are left
+    to those that run."""
+    driver = Driver(replace(PRIORITY, max_num_batched_tokens=64), num_blocks=9)
+    source = ranked("source", 5, 7)
+    for new in (ranked("x", 0, 3), ranked("y", 0, 3), source):
+        driver.add(new)
+    driver.step()
+    driver.add(replace(source, id="fork", priority=1, fork_of="source"))
+    while "source" not in driver.waiting:
+        driver.step()
+    driver.run()
+    assert given_up(driver, "source")[0] == (Reason.PREEMPTED_FOR_BLOCKS, "x")
+
+
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
 def test_a_request_gives_its_place_so_often_and_then_keeps_it(max_num_seqs: int) -> None:
     """Urgent ones come whenever it runs again."""
@@ -210,6 +250,7 @@ class Crowd(NamedTuple):
     num_host_blocks: int
     num_groups: int
     news: list[tuple[int, NewRequest]]
+    caches_prefixes: bool = True
 
 
 @st.composite
@@ -227,7 +268,7 @@ def crowds(draw: st.DrawFn) -> Crowd:
     )
     crowd: list[tuple[int, NewRequest]] = []
     length = draw(st.integers(15, 30))
-    for index in range(draw(st.sampled_from([0, max_num_seqs]))):  # they take all places
+    for index in range(draw(st.sampled_from([0, max_num_seqs, max_num_seqs]))):  # all places
         new = replace(ranked(f"h{index}", 3, 4, length), tenant="hog")
         crowd.append((0, new))
     for index in range(draw(st.integers(2, 16))):
@@ -246,8 +287,9 @@ def crowds(draw: st.DrawFn) -> Crowd:
             new = replace(new, prompt_token_ids=source.prompt_token_ids, fork_of=source.id)
         crowd.append((draw(st.integers(0, 20)), new))
     num_groups = draw(st.sampled_from([1, 1, 2, 3]))
-    num_blocks = num_groups * draw(st.integers(15, 60))
-    return Crowd(config, num_blocks, draw(st.sampled_from([0, 20])), num_groups, crowd)
+    num_blocks = num_groups * draw(st.integers(18, 60) | st.just(140))
+    num_host_blocks, caches = draw(st.sampled_from([0, 20])), draw(st.booleans())
+    return Crowd(config, num_blocks, num_host_blocks, num_groups, crowd, caches)
 
 
 class WatchedDriver(Driver):
@@ -257,7 +299,7 @@ class WatchedDriver(Driver):
         super().__init__(
             crowd.config,
             crowd.num_blocks,
-            caches_prefixes=True,
+            caches_prefixes=crowd.caches_prefixes,
             num_host_blocks=crowd.num_host_blocks,
             num_groups=crowd.num_groups,
         )
@@ -307,10 +349,71 @@ def test_any_crowd_ends_and_gives_way_a_few_times_to_the_more_urgent(crowd: Crow
     check_crowd(crowd)
 
 
+def takes_the_place_of_whom_it_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "quire.scheduler.urgency.urgency._may_go",
+        lambda running, _claimant: running.num_urgent < MAX_TIMES,
+    )
+
+
+def takes_all_who_are_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Urgency, "fewest", lambda _urgency, claim, _blocker: claim.candidates)
+
+
+def takes_places_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.scheduler.urgency.urgency.MAX_TIMES", 1 << 30)
+
+
+def takes_places_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "quire.scheduler.urgency.urgency._worse", lambda _claimant, running: running
+    )
+
+
+def keeps_no_token_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        StepDraft,
+        "num_kept",
+        property(lambda _draft: 0, lambda _draft, _value: None),
+        raising=False,
+    )
+
+
+def passes_all_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Urgency, "_passes", lambda _urgency, _claimant, _running: True)
+
+
+@settings(max_examples=1000, derandomize=True, database=None, phases=[Phase.generate])
+@given(crowds())
+def any_crowd(crowd: Crowd) -> None:
+    check_crowd(crowd)
+
+
+@pytest.mark.parametrize(
+    ("plant", "law"),
+    [
+        (takes_all_who_are_worse, any_crowd),
+        (takes_places_without_end, any_crowd),
+        (takes_places_of_equals, any_crowd),
+        (takes_the_place_of_whom_it_forks, test_no_place_is_taken_of_whom_a_request_forks),
+        (keeps_no_token_for_others, test_an_urgent_request_takes_the_place_of_the_worst),
+        (passes_all_prompts, test_no_prompt_goes_before_one_that_was_ahead_in_the_queue),
+    ],
+)
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    law: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError)):
+        law()
+
+
 def test_such_crowds_take_places() -> None:
     num_taken = Counter[PolicyName]()
 
-    @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
     @given(crowds())
     def count(crowd: Crowd) -> None:
         num_taken[crowd.config.scheduling_policy] += check_crowd(crowd)

@@ -61,10 +61,9 @@ class Pace:
         num_seqs = num_context = chunk_context = num_begun = 0
         target_s, tightest, is_free = 0.0, "", False
         for request in running:
-            num_left = len(request.token_ids) + request.num_pending - request.num_computed
-            if num_left > 1 or not (request.num_outputs or request.num_pending):
+            if request.is_in_prompt:
                 chunk_context = chunk_context or request.num_computed
-                num_begun += num_left
+                num_begun += request.num_left
                 continue
             num_seqs += 1
             num_context += request.num_computed + 1

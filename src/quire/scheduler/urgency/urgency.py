@@ -4,6 +4,9 @@
     fair        those of a tenant that was served more by over twice the largest price of a request
                 of either, and that runs more for its weight
 
+One that has room goes before prompts of theirs that are begun, since these would take the tokens of
+the step.
+
 The gap of the service of two tenants who both wait is at most that under virtual token counters
 without preemption (Sheng et al., Fairness in Serving Large Language Models, arXiv 2401.00588,
 theorem 4.4), so that a larger one comes of requests that keep their places.
@@ -31,8 +34,9 @@ _LACKS_ROOM = (Reason.WAITS_FOR_BLOCKS, Reason.WAITS_FOR_STATE)
 
 
 class Claim(NamedTuple):
-    """A waiting request that lacks room, and the running ones that may give it theirs, in the order
-    in which they go. It `needs_sequence` if as many run as may."""
+    """A waiting request that goes before the running ones, and those of these that may give it
+    their places, in the order in which they go; nobody where it lacks no room. It `needs_sequence`
+    if as many run as may."""
 
     claimant: Request
     candidates: list[Request]
@@ -72,17 +76,38 @@ class Urgency:
         if claimant is None or claimant.timeline[-1].reason in PREEMPTIONS:
             return None
         is_full = len(self._running) >= self._config.max_num_seqs
-        if not is_full and claimant.timeline[-1].reason not in _LACKS_ROOM:
-            return None
+        lacks_room = is_full or claimant.timeline[-1].reason in _LACKS_ROOM
         others = [each for each in self._running if each.admitted_step <= number]
         if draft.tokens_left <= len(others) - is_full or draft.prompt_tokens_left <= 0:
             return None
-        mine = claimant.new.fork_of
-        free = [each for each in others if each.num_urgent < MAX_TIMES and each.id != mine]
+        if not lacks_room:
+            is_first = self._passes(claimant, others) and self._admission.begins(claimant, number)
+            return Claim(claimant, [], needs_sequence=False) if is_first else None
+        free = [each for each in others if _may_go(each, claimant)]
         candidates = self._over_served(claimant, free) if self._is_fair else _worse(claimant, free)
         if not candidates or not self._admission.begins(claimant, number):
             return None
         return Claim(claimant, candidates, is_full)
+
+    def _passes(self, claimant: Request, running: list[Request]) -> bool:
+        """Return whether a prompt that has room goes before those that are begun, which would take
+        the step's tokens: where all of them are of worse requests, or have more left to compute and
+        are of other tenants that were served no less. Nobody loses a place by that, so that there
+        need be no gap.
+        """
+        begun = [each for each in running if each.is_in_prompt]
+        if not self._is_fair:
+            rank, key = claimant.new.priority, claimant.priority_key
+            return bool(begun) and all(
+                each.new.priority > rank and each.running_order > key for each in begun
+            )
+        own, num_tokens = self._shares.served(claimant.tenant), len(claimant.token_ids)
+        return bool(begun) and all(
+            each.tenant != claimant.tenant
+            and self._shares.served(each.tenant) >= own
+            and each.num_left > num_tokens
+            for each in begun
+        )
 
     def fewest(self, claim: Claim, blocker: Blocker | None) -> list[Request]:
         """Return the victims of a claim, one at least and none too many; nobody if all candidates
@@ -150,6 +175,12 @@ class Urgency:
 
 def _is_ready(request: Request) -> bool:
     return request.is_ready and request.loading_from is None
+
+
+def _may_go(running: Request, claimant: Request) -> bool:
+    """Return whether a running request may give its place: not too often, nor to one that takes
+    over its blocks and would lack them."""
+    return running.num_urgent < MAX_TIMES and running.id != claimant.new.fork_of
 
 
 def _worse(claimant: Request, running: list[Request]) -> list[Request]:
