@@ -35,10 +35,12 @@ class PromptShare(NamedTuple):
 
 
 class Pace:
-    """Chooses the share of prompts in each step."""
+    """Chooses the share of prompts in each step. `latest` is that of the newest step, None where
+    it had no prompts to compute."""
 
     def __init__(self) -> None:
         self.times = LearnedStepTimes()
+        self.latest: PromptShare | None = None
 
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
         """Return the share of prompts in the next step beside the outputs of those running. `pace`
