@@ -22,6 +22,7 @@ class FixedBudget:
 
     def __init__(self, threshold: int = NO_LIMIT) -> None:
         self.times = LearnedStepTimes()
+        self.latest: PromptShare | None = None
         self._share = PromptShare(most_of_one=threshold)
 
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
@@ -34,6 +35,7 @@ class DecodeFirst:
 
     def __init__(self, num_beside: int) -> None:
         self.times = LearnedStepTimes()
+        self.latest: PromptShare | None = None
         self._beside = PromptShare(num_beside)
 
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
@@ -51,6 +53,7 @@ class PrefillPressure:
 
     def __init__(self, num_capped: int, num_waiting: Callable[[], int]) -> None:
         self.times = LearnedStepTimes()
+        self.latest: PromptShare | None = None
         self._num_capped = num_capped
         self._num_waiting = num_waiting
 

@@ -19,11 +19,15 @@ from bench.stall_records import load_stalls, stall_tables
 from tests.models.families import REAL_WEIGHTS, SERVED
 from tests.models.refused_families import REFUSED
 
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event
 from quire.server.app.openapi.bodies import BODIES
 from quire.server.cli.config_table import config_table
 from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.metric import COMMON_LABELS, Metric, MetricKind
 from quire.server.observability.metric_table import METRICS
+from quire.server.observability.timeline_reasons import MEANINGS
+from quire.server.observability.timeline_words import sentence
 from tools import metric_schema
 from tools.field_tables import field_table, history_field_table
 
@@ -73,6 +77,19 @@ def buckets_list() -> str:
 def _bounds(buckets: Iterable[float]) -> str:
     bounds = ", ".join(f"{bound:g}" for bound in buckets)
     return bounds or "1, 2, 5, 10, 20, 50 and so on, up to the model length"
+
+
+def timeline_events_table() -> str:
+    """Return every event of timelines with its sentence, for the number 64 and a request `X`."""
+    rows = [
+        "| `event` | `meaning` of `number` | `text`, with number 64 and request X |",
+        "|---|---|---|",
+    ]
+    for reason in Reason:
+        meaning = MEANINGS[reason].number
+        text = sentence(Event(0.0, reason, 64, "X"))
+        rows.append(f"| `{reason}` | {f'`{meaning}`' if meaning else ''} | {text} |")
+    return "\n".join(rows)
 
 
 def fields_table() -> str:
@@ -170,6 +187,7 @@ TABLES = (
     Table("http-metrics", "docs/metrics.md", http_metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),
     Table("fields", "docs/api.md", fields_table),
+    Table("timeline-events", "docs/api.md", timeline_events_table),
     Table("history-fields", "docs/api.md", history_field_table),
     Table("stalls", "docs/api.md", recorded_stalls),
     Table("served", "docs/models.md", served_table),

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from quire.cache.block_pool import BlockState
 from quire.cache.live.block_watch import FIRST_SET, apply_runs
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, RequestPhase
+from quire.scheduler.live.live_frame import (
+    LiveFrame,
+    LiveProgress,
+    LiveRequest,
+    RequestPhase,
+    TokenTimes,
+)
 from quire.scheduler.live.live_watch import MAX_WAITING, LiveWatch
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
@@ -62,9 +68,18 @@ class Folded:
 
 
 def prompt_of(name: str, tenant: int, num_prompt: int, max_tokens: int) -> NewRequest:
-    """Prompts begin alike, so that blocks are shared."""
+    """Prompts begin alike, so that blocks are shared; those of the last tenant have targets."""
     prompt = (*range(num_prompt), len(name))
-    return NewRequest(name, prompt, Sampling(), Stopping(max_tokens), tenant=f"t{tenant}")
+    target_s = 1.5 if tenant == 2 else None
+    return NewRequest(
+        name,
+        prompt,
+        Sampling(),
+        Stopping(max_tokens),
+        tenant=f"t{tenant}",
+        target_ttft_s=target_s,
+        target_itl_s=target_s,
+    )
 
 
 def play(driver: Driver, action: tuple[str, int, int, int], index: int) -> None:
@@ -104,6 +119,9 @@ def test_frames_tell_what_is_there_and_change_nothing(
             whole = Folded(NUM_BLOCKS)
             whole.take(LiveWatch(watched.scheduler.in_flight).frame())
             assert folded.seen() == whole.seen()
+            timed = {n for n, each in folded.requests.items() if each.target_itl_s is not None}
+            assert {n for n, each in folded.progress.items() if each.times is not None} == timed
+            assert (frame.pace is not None) is bool(timed)
             assert len(folded.requests) == len(watched.news.keys() - watched.finishes.keys())
     watched.run()
     alone.run()
@@ -153,3 +171,30 @@ def test_of_a_long_line_the_rest_is_counted() -> None:
         driver.add(request(f"r{index}"))
     frame = LiveWatch(driver.scheduler.in_flight).frame()
     assert (len(frame.entered), frame.num_unlisted) == (MAX_WAITING, 30)
+
+
+def test_targets_are_told_with_the_times_of_tokens() -> None:
+    driver = Driver(CONFIG)
+    watch, folded = LiveWatch(driver.scheduler.in_flight), Folded(33)
+    new = prompt_of("a", 2, 5, 4)
+    driver.add(new)
+    first = watch.frame()
+    folded.take(first)
+    (entered,) = first.entered
+    assert (entered.target_ttft_s, entered.target_itl_s) == (1.5, 1.5)
+    assert folded.progress[0].times == TokenTimes(None, None, 0)
+    driver.step()
+    folded.take(watch.frame())
+    times = folded.progress[0].times
+    assert times is not None
+    assert times.ttft_s is not None and times.ttft_s > 0 and times.itl_s is None
+    driver.now += 10
+    driver.step()
+    folded.take(watch.frame())
+    times = folded.progress[0].times
+    assert times is not None and times.itl_s is not None
+    assert times.itl_s > 10 and times.num_late == 1
+    driver.run()
+    assert driver.finishes["a"].num_late_tokens >= 1
+    assert driver.scheduler.stats.num_itl_missed == driver.finishes["a"].num_late_tokens
+    assert watch.frame().pace is None

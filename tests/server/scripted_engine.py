@@ -114,7 +114,8 @@ class Live:
 class ScriptedEngine:
     """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits, and
     `ready_facts` are its facts once it is loaded. A prompt that is to be pinned ends so as `pins`
-    says; `pinned` are those that are. `turns` are those that ended."""
+    says; `pinned` are those that are. `turns` are those that ended. `counted` are statistics of
+    which it knows nothing."""
 
     def __init__(self, config: EngineConfig, subscriber: EngineSubscriber) -> None:
         self.config = config
@@ -125,6 +126,7 @@ class ScriptedEngine:
         self.down_reason: str | None = None
         self.lacks_memory = False
         self.stats_by_replica = NO_REPLICAS
+        self.counted = NO_STATS
         self.ring: FlightRing | None = None
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
@@ -347,7 +349,7 @@ class ScriptedEngine:
             (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
             for live in self._live.values()
         )
-        stats = NO_STATS._replace(
+        stats = self.counted._replace(
             num_running=self.num_unfinished,
             num_blocks_free=NUM_BLOCKS - num_active,
             num_blocks_active=num_active,

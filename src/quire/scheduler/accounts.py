@@ -307,4 +307,5 @@ def finish_of(request: Request, reason: Reason, now: float) -> Finish:
         prefill_s=first_token_s - admitted_s,
         decode_s=now - first_token_s,
         timeline=tuple(request.timeline),
+        num_late_tokens=request.num_late_tokens,
     )

@@ -215,7 +215,8 @@ class Request:
     `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
     were loaded for it, `num_from_peers` of them from other engines.
     While it waits it `is_late` once its first token will come after its target, and `is_held` once
-    it waits rather than take what is kept for sessions.
+    it waits rather than take what is kept for sessions. Where it has a target, `last_gap_s` passed
+    between its last two tokens, and `num_late_tokens` of those after the first came too late.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
@@ -249,6 +250,8 @@ class Request:
     admitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
+    last_gap_s: float | None = None
+    num_late_tokens: int = 0
     prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)

@@ -88,7 +88,7 @@ class Scheduler:
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
-        self.in_flight = InFlightRequests(self._running, self._waiting, cache)
+        self.in_flight = InFlightRequests(self._running, self._waiting, cache, self.pace)
         self.loads = PrefixLoads(self._requests, self._cost, self._counters)
 
     @property
@@ -101,7 +101,7 @@ class Scheduler:
         """The accounts of this moment."""
         stats = stats_of(self._counters, len(self._running), self._waiting, self._cache)
         wait_s = self._throughput.seconds_for(self._waiting.num_tokens)
-        return stats._replace(predicted_wait_s=wait_s)
+        return stats._replace(predicted_wait_s=wait_s, step_time_error=self.pace.times.error)
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
         """Return the new events of all timelines since the last call, by request id."""
@@ -190,6 +190,7 @@ class Scheduler:
         self._schedule_urgent(draft, now)
         self._schedule_running(draft, now)
         self._schedule_waiting(draft, now)
+        self.pace.latest = draft.share
         self._number += 1
         leaves_someone = len(self._waiting) > draft.num_aside + draft.num_unready
         self._throughput.begin(self._number, now, leaves_someone=leaves_someone)

@@ -119,7 +119,7 @@ class StepResult:
 
 class Finish(NamedTuple):
     """The end of a request and its account. Seconds are differences of the engine's monotonic
-    clock.
+    clock. Of the tokens after the first, `num_late_tokens` missed the request's target.
     """
 
     reason: Reason
@@ -132,6 +132,7 @@ class Finish(NamedTuple):
     prefill_s: float
     decode_s: float
     timeline: tuple[Event, ...]
+    num_late_tokens: int = 0
 
 
 class PrefillProgress(NamedTuple):
@@ -190,7 +191,8 @@ class Stats(NamedTuple):
     `num_kept_expired`, or was `num_kept_crowded_out` by newer of their tenant. So many requests
     waited rather than take it (`num_held_for_sessions`).
     First tokens of requests with a target came within it (`num_ttft_met`) or not, and so did later
-    ones (`num_itl_*`).
+    ones (`num_itl_*`). The expected times of recent steps were wrong by `step_time_error`, a share,
+    in the mean.
     """
 
     num_running: int
@@ -254,6 +256,7 @@ class Stats(NamedTuple):
     num_kept_expired: int = 0
     num_kept_crowded_out: int = 0
     num_held_for_sessions: int = 0
+    step_time_error: float = 0.0
 
     @property
     def states_by_use(self) -> dict[str, int]:
@@ -292,6 +295,7 @@ NO_REPLICAS: Mapping[str, Stats] = MappingProxyType({})
 GAUGES = frozenset(
     (
         *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
+        "step_time_error",
         *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
         *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
         *("num_states_free", "num_states_cached", "num_states_active"),
@@ -302,6 +306,10 @@ GAUGES = frozenset(
 
 
 def together(one: Stats, other: Stats) -> Stats:
-    """Return the sum of two engines' statistics; the predicted wait is the longer of both."""
+    """Return the sum of two engines' statistics; the predicted wait is the longer of both, the
+    error of step times the larger."""
     sums = Stats._make(a + b for a, b in zip(one, other, strict=True))
-    return sums._replace(predicted_wait_s=max(one.predicted_wait_s, other.predicted_wait_s))
+    return sums._replace(
+        predicted_wait_s=max(one.predicted_wait_s, other.predicted_wait_s),
+        step_time_error=max(one.step_time_error, other.step_time_error),
+    )

@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from quire.scheduler.live.live_frame import LiveFrame
+from quire.scheduler.live.live_frame import LiveFrame, LivePace, TokenTimes
+from quire.scheduler.reasons import Reason
+from quire.scheduler.step import NO_STATS
 from quire.server.observability.live.live_feed import INTERVAL_S
 from tests.e2e.page.test_real_server import DOCS, shoot
 from tests.e2e.page.watched_page import SIZE, WatchedPage
 from tests.e2e.server_process import ServerProcess, server_process
-from tests.server.observability.live.frames import two_requests, whole
+from tests.server.observability.live.frames import (
+    entered,
+    event,
+    progress,
+    two_requests,
+    whole,
+)
 from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import Served, eventually
 
@@ -78,6 +86,7 @@ def served(scripted: Served) -> Iterator[Served]:
     assert eventually(lambda: scripted.metric("quire:live_watchers{") == 0)
     scripted.engine.watched.clear()
     yield scripted
+    scripted.engine.counted = NO_STATS
 
 
 def tell(served: Served, frame: LiveFrame) -> None:
@@ -117,6 +126,44 @@ def test_keys_and_the_mouse_tell_what_a_block_holds(page: WatchedPage, served: S
     assert size > 100 and "cached" in told(page)
     link = lanes.get_by_role("link", name="cmpl-a-0")
     assert link.get_attribute("href") == "#requests/cmpl-a"
+
+
+def test_targets_are_shown_with_the_shares_of_tokens_in_time(
+    page: WatchedPage, served: Served
+) -> None:
+    begun(page, served)
+    lines = page.tab.get_by_role("list", name="Latency targets")
+    heads = page.tab.get_by_role("columnheader")
+    assert lines.is_hidden() and "Targets" not in heads.all_inner_texts()
+    timed = entered(0, "cmpl-a-0")._replace(target_ttft_s=0.5, target_itl_s=0.05)
+    waits = entered(1, "cmpl-b-0")
+    paced = event(Reason.PACED, 64, "cmpl-a-0")
+    told = [
+        progress(0, event=event(Reason.FIRST_TOKEN))._replace(times=TokenTimes(0.31, 0.061, 3)),
+        progress(1, event=paced),
+    ]
+    pace = LivePace(64, "cmpl-a-0", 0.048, 0.04)
+    frame = LiveFrame(False, [], [], [timed, waits], [], told, 0, pace)
+    served.engine.counted = NO_STATS._replace(num_ttft_met=9, num_ttft_missed=1, num_itl_met=150)
+    tell(served, frame)
+    lanes = page.tab.get_by_role("table", name="Requests in flight")
+    lanes.get_by_text(
+        "first token 310 ms of 500 ms, in time · last token 61.0 ms of 50.0 ms, late · "
+        "3 later tokens late"
+    ).wait_for()
+    lanes.get_by_text(
+        "Computed in parts: prompts get 64 tokens of a step, so that cmpl-a-0 keeps its target "
+        "of 50 ms."
+    ).wait_for()
+    assert "Targets" in heads.all_inner_texts()
+    firsts, laters, paced_to = lines.get_by_role("listitem").all_inner_texts()
+    lately = r"in the last \d s"
+    assert re.fullmatch(rf"First tokens in time: 90 % of 10 {lately}, 90 % of 10 in all\.", firsts)
+    assert re.fullmatch(rf"Later .*: 100 % of 150 {lately}, 100 % of 150 in all\.", laters)
+    assert paced_to == (
+        "Prompts get 64 tokens of a step, so that cmpl-a-0 keeps its target of 50 ms. The last "
+        "step was expected to take 48.0 ms; such times are wrong by 4.0 % on average."
+    )
 
 
 def test_a_moment_of_the_past_is_shown_again(page: WatchedPage, served: Served) -> None:

@@ -2,12 +2,17 @@
 stops, errors, timelines of every kind, and the keyboard alone."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import chain, repeat
 
 import pytest
+from msgspec import UNSET, to_builtins
 
 from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event
+from quire.server.observability.timeline_view import EventOut
+from quire.server.observability.timeline_words import sentence
 from tests.e2e.page.watched_page import WatchedPage
 from tests.server.scripted_engine import FACTS, repeat_prompt
 from tests.server.served import Served, bundled_tokenizer, eventually, hold_after_first_token
@@ -101,6 +106,29 @@ def test_a_live_request_is_followed_and_cancelled(page: WatchedPage, served: Ser
     page.tab.get_by_role("status").filter(has_text="was cancelled").wait_for()
 
 
+def test_targets_are_listed_with_what_came_of_them(page: WatchedPage, served: Served) -> None:
+    page.visit(f"{served.url}/#requests")
+    rows = page.tab.get_by_role("row")
+    assert served.complete(prompt="Plain", max_tokens=2).status_code == 200
+    page.tab.get_by_role("button", name="Refresh").click()
+    rows.nth(1).wait_for()
+    targets = {"target_ttft_ms": 60_000, "target_itl_ms": 50_000}
+    answer = served.complete(prompt="Urgent", max_tokens=3, **targets)
+    page.tab.get_by_role("button", name="Refresh").click()
+    head = page.tab.get_by_role("columnheader", name="Targets")
+    head.wait_for()
+    words = re.compile(
+        r"first token [\d.]+ ms of 60\.00 s, in time · later ones [\d.]+ ms of 50\.00 s on "
+        r"average · 0 later tokens late"
+    )
+    assert words.search(rows.nth(1).inner_text())
+    assert not words.search(rows.nth(2).inner_text())
+    rows.nth(1).get_by_role("link", name=answer.json()["id"]).click()
+    told = page.tab.get_by_label("Timeline", exact=True)
+    told.get_by_text(words).wait_for()
+    assert "Targets: first token" in told.inner_text()
+
+
 def test_an_error_is_said_and_the_message_is_kept(page: WatchedPage, served: Served) -> None:
     page.visit(served.url)
     page.tab.get_by_label("Stop strings").fill("x" * 2000)
@@ -188,8 +216,9 @@ def test_colours_follow_the_system_or_the_choice(page: WatchedPage, served: Serv
 def timeline_of_everything(id: str) -> dict[str, object]:
     """A timeline that no request has: with every event once, and another request in each."""
     events = [
-        {"t_ms": float(t), "event": reason, "number": 3, "other": "cmpl-of-mine-0"}
+        to_builtins(EventOut(t, reason, sentence(event), 3, UNSET, event.other))
         for t, reason in enumerate(Reason)
+        for event in [Event(0.0, reason, 3, "cmpl-of-mine-0")]
     ]
     spans = [
         {"part": "received", "start_ms": 0.0, "end_ms": 10.0},

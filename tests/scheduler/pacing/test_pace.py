@@ -13,6 +13,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.states.state_use import StateUse
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.live.live_watch import LiveWatch
 from quire.scheduler.pacing.pace import LEAST_TOKENS, STALL, Pace, PromptShare
 from quire.scheduler.pacing.step_work import StepWork, work_of
 from quire.scheduler.reasons import Reason
@@ -129,6 +130,23 @@ def test_without_targets_a_stall_is_bounded() -> None:
     assert paced.other == "" and paced.number >= LEAST_TOKENS
 
 
+def test_who_looks_on_is_told_the_pace_and_whose_target_it_is() -> None:
+    driver = TimedDriver()
+    driver.learn()
+    driver.add(request("a", 20, 100, 0.05))
+    driver.run(4)
+    watch = LiveWatch(driver.scheduler.in_flight)
+    pace = watch.frame().pace
+    assert pace is not None and (pace.num_prompt_tokens, pace.tightest) == (None, "")
+    driver.add(request("long", 1000, 2, ttft_s=None))
+    driver.run(3)
+    pace = watch.frame().pace
+    num_prompt = work_of(driver.steps[-1]).num_prefill_tokens
+    assert pace is not None and (pace.num_prompt_tokens, pace.tightest) == (num_prompt, "a")
+    assert pace.predicted_s == pytest.approx(seconds_of(work_of(driver.steps[-1])), rel=0.1)
+    assert pace.error == driver.scheduler.stats.step_time_error < 0.1
+
+
 def test_prompts_alone_take_all_of_a_step() -> None:
     driver = TimedDriver()
     driver.learn()
@@ -148,6 +166,7 @@ def test_a_target_out_of_reach_is_missed_and_prompts_go_on() -> None:
     assert {work_of(step).num_prefill_tokens for step in steps[:-2]} == {LEAST_TOKENS}
     stats = driver.scheduler.stats
     assert (stats.num_itl_met, stats.num_itl_missed) == (0, 149)
+    assert driver.finishes["a"].num_late_tokens == 149
     assert stats.num_ttft_missed == 1
 
 

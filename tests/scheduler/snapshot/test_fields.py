@@ -38,8 +38,9 @@ KNOWN = {
     "cost": "mode steps copies state_copies",
     "appointments": "cost throughput last_s place_s given num_ended num_might num_outputs "
     "num_prompt",
-    "pace": "times",
-    "times": "products moments coefficients num_since error most_prompt",
+    "pace": "times latest",  # latest: that of a step is found anew
+    "times": "products moments coefficients num_since error most_prompt "
+    "predicted_s",  # is only told
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
     "sessions": f"{FIXED} is_on is_fair block_size table gaps shares unsaid num_unsaid until_of "
@@ -57,7 +58,8 @@ PLAIN: dict[type, str] = {
     "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
     "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s "
-    "last_token_s prompt_step timeline journal generated session",
+    "last_token_s last_gap_s num_late_tokens "  # the last two are only told
+    "prompt_step timeline journal generated session",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt "
     "target_ttft_s target_itl_s session endpoint retention_s",

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
@@ -19,7 +19,7 @@ from quire.scheduler.step import NO_STATS, Delta, Finish
 from quire.server.config import ApiKey
 from quire.server.generation.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
-from quire.server.observability.timeline_view import TimelineOut, show
+from quire.server.observability.timeline_view import TimelineOut, show, summary
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
 from quire.server.tenancy.tenants import IncomingRequest, Tenant
 from tests.server.served import Served, eventually, plain_config, serving
@@ -61,6 +61,45 @@ def shown(*outputs: EngineOutput, submitted_s: float = 101.0, end_s: float = 110
         timelines.on_output(each)
     timeline.ended_s = end_s
     return show(timeline, now=end_s + 1)
+
+
+def timed(targets: tuple[float | None, float | None], *, of: str = "cmpl-1") -> RequestContext:
+    """A request with targets in seconds."""
+    plain = context(of)
+    new = replace(plain.requests[0], target_ttft_s=targets[0], target_itl_s=targets[1])
+    return replace(plain, requests=(new,))
+
+
+def test_targets_are_shown_with_what_came_of_them() -> None:
+    timelines = Timelines(5, are_apart=True)
+    timeline = timelines.open(timed((1.0, 0.05)), 101.0)
+    asked = {"target_ttft_ms": 1000, "target_itl_ms": 50}
+    nothing = {"ttft_ms": None, "itl_ms": None, "late_tokens": None}
+    assert to_builtins(show(timeline, 101.5).latency) == asked | nothing
+    queued, first = Event(101.0, Reason.QUEUED, 0), Event(102.5, Reason.FIRST_TOKEN, 0)
+    timelines.on_output(report(queued, first, deltas=(Delta("cmpl-1-0", (1, 2, 3, 4)),)))
+    runs = to_builtins(summary(timeline, 102.9).latency)
+    assert runs == asked | {"ttft_ms": 1500, "itl_ms": 100, "late_tokens": None}
+    ended = Event(104.5, Reason.MAX_TOKENS, 0)
+    finish = Finish(Reason.MAX_TOKENS, 9, 3, 5, 2, 0, 0.5, 1.0, 2.0, (queued, first, ended), 3)
+    timelines.on_output(report(deltas=(Delta("cmpl-1-0", (9,), finish=finish),)))
+    timeline.ended_s = 105.0
+    for shown_ in (show(timeline, 200.0), summary(timeline, 200.0)):
+        latency = to_builtins(shown_.latency)
+        assert latency == asked | {"ttft_ms": 1500, "itl_ms": 500, "late_tokens": 3}
+
+
+def test_the_target_of_another_request_is_said_where_it_is_known() -> None:
+    timelines = Timelines(5, are_apart=True)
+    timelines.open(timed((None, 0.05), of="cmpl-2"), 100.5)
+    timeline = timelines.open(context(), 101.0)
+    timelines.on_output(report(Event(102.0, Reason.PACED, 64, "cmpl-2-0")))
+    (told,) = show(timeline, 103.0, timelines.target_itl_ms).choices
+    assert told.events[0].text == (
+        "Computed in parts: prompts get 64 tokens of a step, so that cmpl-2-0 keeps its target "
+        "of 50 ms."
+    )
+    assert show(timeline, 103.0).latency is UNSET
 
 
 def test_every_reason_has_its_words() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from quire.workbench.terminal.block_map import NAMES, PLAIN_GLYPHS, cells_of, draw_map
-from quire.workbench.terminal.live_events import BadEvent, read_event
+from quire.workbench.terminal.live_events import BadEvent, TokensInTime, read_event
 from quire.workbench.terminal.live_screen import ScreenState, draw, sparkline
 from quire.workbench.terminal.live_state import IN_USE, SHARED, LiveState
-from tests.workbench.terminal.live_samples import STATES, changes, engine, picture, request
+from quire.workbench.terminal.live_targets import RECENT_S, TargetHistory
+from tests.workbench.terminal.live_samples import FIGURES, STATES, changes, engine, picture, request
 
 VIEW = ScreenState("http://x:1", "", is_paused=False, is_ascii=True)
 NUM_BLOCKS = 64
@@ -89,6 +90,82 @@ def test_blocks_requests_and_figures_are_shown() -> None:
     assert "\n.#c.....\n" in text
     assert "cmpl-a-0" in text and "12/25 tokens, 4 out" in text and "first token" in text
     assert "a cell is a block" in text
+
+
+TIMED = {**request(1, "cmpl-b-0"), "arrived": 999.5, "target_ttft_ms": 800, "target_itl_ms": 50}
+COUNTS = {"ttft_met": 9, "ttft_missed": 1, "itl_met": 150, "itl_missed": 0}
+PACE = {"prompt_tokens": 64, "other": "b", "text": "Prompts get 64 tokens.", "error": 0.04}
+
+
+def test_targets_take_no_room_where_there_are_none() -> None:
+    text = shown(told(picture()))
+    assert "in time" not in text and " of 800 ms" not in text
+    assert text.split("\n")[3].endswith("a cell is a block"), "the legend is next"
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (None, "no token for 1500 of 800 ms, later within 50 ms"),
+        ([None, None, 0], "no token for 1500 of 800 ms, later within 50 ms"),
+        ([310.4, None, 0], "first token 310 of 800 ms, later within 50 ms"),
+        ([310.4, 61.2, 2], "first token 310 of 800 ms, later 61 of 50 ms, 2 late"),
+    ],
+)
+def test_the_targets_of_a_request_are_shown_with_its_times(
+    times: list[float | None] | None, words: str
+) -> None:
+    why = {"event": "paced", "number": 64, "other": "b", "text": "Computed in parts."}
+    progress = [[1, "prefill", 3, 0, 0, why, times]]
+    text = shown(told(picture(), changes(entered=[TIMED], progress=progress)), 160)
+    assert f"  {words}  Computed in parts." in text
+
+
+def test_tokens_in_time_are_shown_lately_and_in_all_with_the_pace() -> None:
+    figures = {**FIGURES, "targets": COUNTS, "pace": PACE}
+    state = told(picture(), changes(figures=figures))
+    assert (
+        "first tokens in time: 90.0% of 10 in 1 s, 90.0% of 10 in all  "
+        "later tokens in time: 100.0% of 150 in 1 s, 100.0% of 150 in all"
+    ) in shown(state, 200)
+    more = {**COUNTS, "itl_missed": 50, "ttft_met": 19}
+    figures |= {"targets": more, "pace": {**PACE, "predicted_ms": 81.25}}
+    for t in (1030.0, 1090.0):
+        state.apply(read_event(json.dumps(changes(figures=figures) | {"t": t}).encode()))
+    text = shown(state, 200)
+    assert "first tokens in time: 95.0% of 20 in all  later tokens in time: 75.0% of 200" in text
+    assert "Prompts get 64 tokens. Expected step 81.2 ms, wrong by 4%." in text
+
+
+@given(st.lists(st.tuples(st.floats(0, 200), *[st.integers(0, 99)] * 4), min_size=1, max_size=30))
+def test_lately_is_what_came_within_the_last_minute(
+    steps: list[tuple[float, int, int, int, int]],
+) -> None:
+    """The counts of each event are added to those before it."""
+    history, now, sums = TargetHistory(), 0.0, [0, 0, 0, 0]
+    points = []
+    for wait_s, *counts in steps:
+        now += wait_s
+        sums = [one + more for one, more in zip(sums, counts, strict=True)]
+        points.append((now, *sums))
+        history.add(now, TokensInTime(*sums))
+    before = [each for each in points if each[0] <= now - RECENT_S][-1:] or points[:1]
+    num_met, num_missed = (sums[index] - before[0][1 + index] for index in (0, 1))
+    words = history.words()
+    num_lately = num_met + num_missed
+    assert (
+        (f"first tokens in time: {num_met / num_lately:.1%} of {num_lately} in " in words)
+        if (num_lately)
+        else (" s, " not in words.partition("later")[0])
+    )
+    assert bool(words) is any(sums)
+
+
+def test_a_server_that_began_anew_is_not_counted_back() -> None:
+    history = TargetHistory()
+    for now, met in enumerate((50, 60, 5)):
+        history.add(now, TokensInTime(met))
+    assert history.words() == "first tokens in time: 100.0% of 5 in all"
 
 
 def test_shared_blocks_are_told_apart_and_more_blocks_than_cells_are_aggregated() -> None:

@@ -98,7 +98,7 @@ def test_the_view_is_that_of_a_server_of_quire() -> None:
         served.do(lambda: served.engine.tell(live=whole(NUM_BLOCKS)))
         served.do(lambda: served.engine.tell(live=two_requests()))
         terminal.wait_for("(?m)^cmpl-a-0 .* decode ")
-        terminal.wait_for("(?m)^cmpl-b-0 .* preempted .* waits for blocks")
+        terminal.wait_for("(?m)^cmpl-b-0 .* preempted .* Waits for 3 blocks")
         terminal.send("q")
         assert terminal.exit_code() == 0
     assert eventually(lambda: served.engine.watched == [INTERVAL_S, None])

@@ -9,7 +9,13 @@ from typing import TypeAlias
 
 from quire.cache.live.block_watch import BlockWatch, Holder
 from quire.scheduler.live.in_flight import InFlightRequests
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, RequestPhase
+from quire.scheduler.live.live_frame import (
+    LiveFrame,
+    LiveProgress,
+    LiveRequest,
+    RequestPhase,
+    TokenTimes,
+)
 from quire.scheduler.request import Event, Request
 
 MAX_WAITING = 256
@@ -27,6 +33,7 @@ class LiveWatch:
         self._told: dict[int, _Told] = {}
         self._num_numbered = 0
         self._is_begun = False
+        self._has_targets = False
 
     def frame(self) -> LiveFrame:
         """Return the changes since the last call."""
@@ -35,6 +42,7 @@ class LiveWatch:
         progress: list[LiveProgress] = []
         numbers: dict[str, int] = {}
         holders: list[Holder] = []
+        self._has_targets = False
         for request in running:
             number = numbers[request.new.id] = self._number(request, entered)
             holders.append(Holder(number, request.admitted_step, request.table))
@@ -51,7 +59,8 @@ class LiveWatch:
         runs, sets = self._blocks.changes(holders)
         is_whole, self._is_begun = not self._is_begun, True
         num_unlisted = self._in_flight.num_waiting - len(waiting)
-        return LiveFrame(is_whole, runs, sets, entered, left, progress, num_unlisted)
+        pace = self._in_flight.pace if self._has_targets else None
+        return LiveFrame(is_whole, runs, sets, entered, left, progress, num_unlisted, pace)
 
     def _number(self, request: Request, entered: list[LiveRequest]) -> int:
         """Return the number of a request, which enters the view if it is new."""
@@ -68,6 +77,8 @@ class LiveWatch:
                     len(new.prompt_token_ids),
                     new.stopping.max_tokens,
                     request.arrived_s,
+                    new.target_ttft_s,
+                    new.target_itl_s,
                 )
             )
         return number
@@ -77,6 +88,8 @@ class LiveWatch:
     ) -> None:
         """Add the progress of a request, unless it is unchanged. Each has an event: that it was
         queued."""
+        has_targets = _has_targets(request)
+        self._has_targets |= has_targets
         computed, event = request.num_computed, request.timeline[-1]
         outputs = len(request.token_ids) - len(request.new.prompt_token_ids)
         told, now = self._told.get(number), (computed, outputs, event, phase)
@@ -93,8 +106,19 @@ class LiveWatch:
                 outputs,
                 num_preemptions,
                 event if is_new_event else None,
+                _times_of(request) if has_targets else None,
             )
         )
+
+
+def _has_targets(request: Request) -> bool:
+    return request.new.target_ttft_s is not None or request.new.target_itl_s is not None
+
+
+def _times_of(request: Request) -> TokenTimes:
+    first_s = request.first_token_s
+    ttft_s = None if first_s is None else first_s - request.arrived_s
+    return TokenTimes(ttft_s, request.last_gap_s, request.num_late_tokens)
 
 
 def _phase_of_waiting(request: Request) -> RequestPhase:

@@ -39,9 +39,11 @@ class PromptShare(NamedTuple):
 
 class PaceRule(Protocol):
     """Chooses the share of prompts in each step. The scheduler has `Pace`; benchmarks compare it
-    with others. The steps that were taken are told to its `times`."""
+    with others. The steps that were taken are told to its `times`; `latest` is the share of prompts
+    in the newest, None where it had no prompts to compute."""
 
     times: LearnedStepTimes
+    latest: PromptShare | None
 
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
         """Return the share of prompts in the next step beside the outputs of those running. `pace`
@@ -54,6 +56,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.times = LearnedStepTimes()
+        self.latest: PromptShare | None = None
 
     def share(self, running: Iterable[Request], pace: float) -> PromptShare:
         """Return the share of prompts in the next step beside the outputs of those running. `pace`

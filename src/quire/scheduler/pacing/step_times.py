@@ -42,7 +42,8 @@ def _row(work: StepWork) -> Row:
 
 
 class LearnedStepTimes:
-    """Predicts the seconds of steps, once some were observed."""
+    """Predicts the seconds of steps, once some were observed. `predicted_s` are those that the
+    last observed step was expected to take, None while nothing was known."""
 
     def __init__(self) -> None:
         self._products = [[0.0] * 5 for _ in range(5)]
@@ -50,6 +51,7 @@ class LearnedStepTimes:
         self._coefficients: tuple[float, ...] = ()
         self._num_since = 0
         self._error = 0.0
+        self.predicted_s: float | None = None
         self._most_prompt = 0.0
 
     def observe(self, work: StepWork, seconds: float) -> None:
@@ -58,7 +60,7 @@ class LearnedStepTimes:
             return
         row = _row(work)
         if self._coefficients:
-            predicted = sum(map(float.__mul__, self._coefficients, row))
+            predicted = self.predicted_s = sum(map(float.__mul__, self._coefficients, row))
             self._error += (abs(predicted / seconds - 1) - self._error) * (1 - DECAY)
         scale = 1 / seconds
         scaled = [each * scale for each in row]

@@ -26,6 +26,8 @@ class TargetCounts:
         elif request.last_token_s is not None:
             target_s = request.new.target_itl_s
             if target_s is not None:
-                is_met = now - request.last_token_s <= target_s
+                gap_s = request.last_gap_s = now - request.last_token_s
+                is_met = gap_s <= target_s
+                request.num_late_tokens += not is_met
                 self.num_itl_met += is_met
                 self.num_itl_missed += not is_met

@@ -55,7 +55,7 @@ TIMELINE = TimelineOut(
                 "delivered": 0.75,
             },
             counts=Counts(9, 0, 16, 0, 0),
-            events=(EventOut(1.5, "queued", 0, "requests_ahead"),),
+            events=(EventOut(1.5, "queued", "Queued as the first.", 0, "requests_ahead"),),
             spans=(SpanOut("received", 0.0, 1.25), SpanOut("queued", 1.25, 1.75)),
         ),
     ),

@@ -252,7 +252,11 @@ def _target_rows(stats: Stats) -> dict[str, Rows]:
     """Return what tells of latency targets."""
     met = {"ttft": stats.num_ttft_met, "itl": stats.num_itl_met}
     missed = {"ttft": stats.num_ttft_missed, "itl": stats.num_itl_missed}
-    return {"slo_attained_total": _labelled(met), "slo_missed_total": _labelled(missed)}
+    return {
+        "slo_attained_total": _labelled(met),
+        "slo_missed_total": _labelled(missed),
+        "step_time_error": [((), stats.step_time_error)],
+    }
 
 
 def _session_rows(stats: Stats) -> dict[str, Rows]:

@@ -104,7 +104,9 @@ async def cancel(request: Request) -> Response:
     openapi_extra={"parameters": [_NAME]},
 )
 async def timeline(request: Request) -> Response:
-    return json_response(show(_own(request), service_of(request).sources.clock()))
+    service = service_of(request)
+    now, target_itl_ms = service.sources.clock(), service.timelines.target_itl_ms
+    return json_response(show(_own(request), now, target_itl_ms))
 
 
 def _own(request: Request) -> Timeline:

@@ -211,6 +211,12 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _gauge(
+        "step_time_error",
+        "Mean share by which the expected times of recent steps were wrong. A target between "
+        "tokens is undercut by twice that, by half of it at most.",
+        twin=False,
+    ),
+    _gauge(
         "pinned_prefixes",
         "Pinned prefixes by state; those that are computing or lost hold no blocks.",
         "state",

@@ -4,7 +4,7 @@ Times are whole 64ths of a millisecond, which binary fractions hold exactly: a c
 the parts up gets the total, in any order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,6 +13,7 @@ from quire.scheduler.reasons import PREEMPTIONS, Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Finish
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
+from quire.server.observability.timeline_words import sentence
 from quire.server.observability.timelines import ChoiceTimeline, Timeline
 
 TICKS_PER_MS = 64
@@ -21,10 +22,12 @@ _THROWN = (Reason.PREEMPTED_FOR_BLOCKS, Reason.PREEMPTED_FOR_URGENT)
 
 
 class EventOut(msgspec.Struct, frozen=True):
-    """`meaning` says what `number` counts; `other` is another request that had a part in it."""
+    """`text` says the event in a sentence, for people. `meaning` says what `number` counts; `other`
+    is another request that had a part in it."""
 
     t_ms: float
     event: str
+    text: str
     number: int | UnsetType = UNSET
     meaning: str | UnsetType = UNSET
     other: str | UnsetType = UNSET
@@ -55,9 +58,23 @@ class ChoiceOut(msgspec.Struct, frozen=True):
     spans: tuple[SpanOut, ...]
 
 
+class LatencyOut(msgspec.Struct, frozen=True):
+    """The latency targets of a request in milliseconds, null for none, and the largest times of its
+    choices as the engine counts them: from the queue to the first token, and the mean between
+    tokens; null before these. `late_tokens` after the first missed their target: null while a
+    choice runs."""
+
+    target_ttft_ms: float | None
+    target_itl_ms: float | None
+    ttft_ms: float | None
+    itl_ms: float | None
+    late_tokens: int | None
+
+
 class TimelineOut(msgspec.Struct, frozen=True):
     """`index` of a choice with `best_of`: in the order they were drawn. `ignored` are paths of
-    fields that were left out of the prompt, and of keywords of schemas that were not enforced."""
+    fields that were left out of the prompt, and of keywords of schemas that were not enforced.
+    `refused_text` says why it was refused. `latency` is told of a request with targets."""
 
     id: str
     created: int
@@ -68,11 +85,13 @@ class TimelineOut(msgspec.Struct, frozen=True):
     choices: tuple[ChoiceOut, ...]
     ignored: tuple[str, ...] = ()
     object: str = "request.timeline"
+    refused_text: str | UnsetType = UNSET
+    latency: LatencyOut | UnsetType = UNSET
 
 
 class TimelineSummary(msgspec.Struct, frozen=True):
     """`prompt_tokens` and `output_tokens` are those of all choices; `tenant` is told where the
-    requests of all keys are listed."""
+    requests of all keys are listed, `latency` of requests with targets."""
 
     id: str
     request_id: str
@@ -85,6 +104,7 @@ class TimelineSummary(msgspec.Struct, frozen=True):
     output_tokens: int
     object: str = "request"
     tenant: str | UnsetType = UNSET
+    latency: LatencyOut | UnsetType = UNSET
 
 
 class TimelineList(msgspec.Struct, frozen=True):
@@ -106,22 +126,59 @@ def summary(timeline: Timeline, now: float, *, names_tenant: bool = False) -> Ti
         sum(choice.num_prompt_tokens for choice in timeline.choices),
         sum(choice.num_outputs for choice in timeline.choices),
         tenant=timeline.tenant if names_tenant else UNSET,
+        latency=_latency(timeline, end_s),
     )
 
 
-def show(timeline: Timeline, now: float) -> TimelineOut:
-    """Return a timeline as it is answered; `now` stands for the end of a request that runs."""
+def _unknown(_: str) -> None:
+    return None
+
+
+def show(
+    timeline: Timeline, now: float, target_itl_ms: Callable[[str], float | None] = _unknown
+) -> TimelineOut:
+    """Return a timeline as it is answered; `now` stands for the end of a request that runs.
+    `target_itl_ms` returns the target of another request by its id, None where it is not known."""
     end_s = now if timeline.ended_s is None else timeline.ended_s
+    refused = timeline.refused
     return TimelineOut(
         timeline.id,
         timeline.created_s,
         timeline.model,
         _state(timeline),
-        timeline.refused,
+        refused,
         _ticks(end_s - timeline.arrived_s) / TICKS_PER_MS,
-        tuple(_choice(timeline, index, end_s) for index in range(len(timeline.choices))),
+        tuple(
+            _choice(timeline, index, end_s, target_itl_ms) for index in range(len(timeline.choices))
+        ),
         timeline.ignored,
+        refused_text=UNSET if refused is None else sentence(Event(0.0, refused, 0)),
+        latency=_latency(timeline, end_s),
     )
+
+
+def _latency(timeline: Timeline, now: float) -> LatencyOut | UnsetType:
+    """Return the targets and the times of a request that has targets."""
+    timed = [(each.times, each.num_outputs) for each in timeline.choices if each.times is not None]
+    if not timed:
+        return UNSET
+    first, _ = timed[0]
+    late = [times.num_late for times, _ in timed if times.num_late is not None]
+    return LatencyOut(
+        _milliseconds(first.target_ttft_s),
+        _milliseconds(first.target_itl_s),
+        _longest(times.ttft_s for times, _ in timed),
+        _longest(times.itl_s(num_outputs, now) for times, num_outputs in timed),
+        sum(late) if len(late) == len(timed) else None,
+    )
+
+
+def _longest(times_s: Iterable[float | None]) -> float | None:
+    return _milliseconds(max((each for each in times_s if each is not None), default=None))
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)
 
 
 def _state(timeline: Timeline) -> str:
@@ -130,7 +187,9 @@ def _state(timeline: Timeline) -> str:
     return "live" if timeline.ended_s is None else "ended"
 
 
-def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
+def _choice(
+    timeline: Timeline, index: int, end_s: float, target_itl_ms: Callable[[str], float | None]
+) -> ChoiceOut:
     choice = timeline.choices[index]
     finish = choice.finish
     events = (choice.live_events or ()) if finish is None else finish.timeline
@@ -140,16 +199,20 @@ def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
         None if finish is None else finish.reason,
         _parts(spans),
         _live_counts(choice, events) if finish is None else _counts(finish),
-        tuple(_event(event, timeline.arrived_s) for event in events),
+        tuple(
+            _event(event, timeline.arrived_s, target_itl_ms(event.other) if event.other else None)
+            for event in events
+        ),
         tuple(spans),
     )
 
 
-def _event(event: Event, arrived_s: float) -> EventOut:
+def _event(event: Event, arrived_s: float, target_itl_ms: float | None) -> EventOut:
     meaning = MEANINGS[event.reason].number
     return EventOut(
         _ticks(event.time_s - arrived_s) / TICKS_PER_MS,
         event.reason,
+        sentence(event, target_itl_ms),
         UNSET if meaning is None else event.number,
         UNSET if meaning is None else meaning,
         event.other or UNSET,

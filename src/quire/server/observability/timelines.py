@@ -15,6 +15,7 @@ from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Finish
+from quire.server.observability.choice_times import ChoiceTimes, times_of
 from quire.server.tenancy.tenants import IncomingRequest
 
 MAX_LISTED = 100
@@ -28,7 +29,8 @@ ANOTHER = "another tenant"
 @dataclass(slots=True)
 class ChoiceTimeline:
     """The events of one choice in the engine. A choice that ended is kept as `ended`, in msgpack:
-    ten thousand choices are then no objects that the garbage collector would have to look at."""
+    ten thousand choices are then no objects that the garbage collector would have to look at.
+    `times` are those of a choice with latency targets."""
 
     tenant: str
     request_id: str
@@ -36,6 +38,7 @@ class ChoiceTimeline:
     num_outputs: int = 0
     ended: bytes = b""
     live_events: list[Event] | None = None
+    times: ChoiceTimes | None = None
 
     @property
     def finish(self) -> Finish | None:
@@ -46,8 +49,12 @@ class ChoiceTimeline:
         if self.live_events is None:
             self.live_events = []
         self.live_events.append(event)
+        if self.times is not None:
+            self.times.note(event)
 
     def end(self, finish: Finish) -> None:
+        if self.times is not None:
+            self.times.end(finish)
         self.ended = msgspec.msgpack.encode(finish)
         self.live_events = None
 
@@ -141,6 +148,14 @@ class Timelines:
         own = (each for each in reversed(self._ring) if tenant in (None, each.tenant))
         return list(islice(own, MAX_LISTED))
 
+    def target_itl_ms(self, request_id: str) -> float | None:
+        """Return the target of a request between its tokens, None where it has none or is not
+        kept."""
+        choice = self._by_request.get(request_id)
+        if choice is None or choice.times is None or choice.times.target_itl_s is None:
+            return None
+        return 1000 * choice.times.target_itl_s
+
     def on_output(self, output: EngineOutput) -> None:
         for request_id, event in output.events:
             choice = self._by_request.get(request_id)
@@ -202,7 +217,8 @@ def _timeline(request: TimelineRequest, now: float) -> Timeline:
         arrived_s=request.arrival.arrived_s,
         submitted_s=now,
         choices=[
-            ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in request.requests
+            ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids), times=times_of(each))
+            for each in request.requests
         ],
         ignored=request.ignored,
     )

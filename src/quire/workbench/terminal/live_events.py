@@ -20,9 +20,38 @@ class BlockCounts(msgspec.Struct, frozen=True):
     host_cached: int = 0
 
 
+class TokensInTime(msgspec.Struct, frozen=True):
+    """The tokens of requests with latency targets since the start, in time and late: first ones
+    (`ttft`), and later ones (`itl`)."""
+
+    ttft_met: int = 0
+    ttft_missed: int = 0
+    itl_met: int = 0
+    itl_missed: int = 0
+
+    @property
+    def of_first_tokens(self) -> tuple[int, int]:
+        """First tokens in time, and late."""
+        return self.ttft_met, self.ttft_missed
+
+    @property
+    def of_later_tokens(self) -> tuple[int, int]:
+        """Later tokens in time, and late."""
+        return self.itl_met, self.itl_missed
+
+
+class ShownPace(msgspec.Struct, frozen=True):
+    """The sentence that says which part of a step prompts get and why, the milliseconds that the
+    last step was expected to take, and the share by which such times are wrong."""
+
+    text: str
+    predicted_ms: float | None = None
+    error: float = 0.0
+
+
 class LiveFigures(msgspec.Struct, frozen=True):
-    """The figures of the whole model since the event before; `step_ms` and `hit_rate` are None
-    where nothing tells them."""
+    """The figures of the whole model since the event before; `step_ms`, `hit_rate`, `targets` and
+    `pace` are None where nothing tells them."""
 
     running: int = 0
     waiting: int = 0
@@ -33,29 +62,43 @@ class LiveFigures(msgspec.Struct, frozen=True):
     tokens_per_s: float = 0.0
     hit_rate: float | None = None
     blocks: BlockCounts = BlockCounts()
+    targets: TokensInTime | None = None
+    pace: ShownPace | None = None
 
 
 class ShownRequest(msgspec.Struct, frozen=True):
-    """A request, of which `n` is the number in this stream, `prompt` its tokens."""
+    """A request, of which `n` is the number in this stream, `prompt` its tokens. `arrived` is in
+    Unix seconds, targets are in milliseconds, None where it has none."""
 
     n: int
     id: str
     prompt: int
     max_tokens: int
     key: str = ""
+    arrived: float = 0.0
+    target_ttft_ms: float | None = None
+    target_itl_ms: float | None = None
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
-    """The last event of a request's timeline."""
+    """The last event of a request's timeline, and what it means in a sentence."""
 
     event: str
-    number: int = 0
-    other: str = ""
+    text: str = ""
+
+
+class ShownTimes(msgspec.Struct, frozen=True, array_like=True):
+    """The milliseconds until the first token of a request with targets and between its last two,
+    None before these, and how many tokens after the first were late."""
+
+    ttft_ms: float | None
+    itl_ms: float | None
+    late: int
 
 
 class ShownProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress of a request: tokens whose keys and values are computed, and tokens of its
-    output. `why` is None where it is as it was."""
+    output. `why` is None where it is as it was, `times` where the request has no targets."""
 
     n: int
     phase: str
@@ -63,6 +106,7 @@ class ShownProgress(msgspec.Struct, frozen=True, array_like=True):
     outputs: int
     preemptions: int
     why: TimelineEvent | None = None
+    times: ShownTimes | None = None
 
 
 class EngineState(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):

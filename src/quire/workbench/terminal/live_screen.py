@@ -8,6 +8,7 @@ from rich.text import Text
 
 from quire.workbench.terminal.block_map import REQUEST_COLOURS, cells_of, draw_map, legend
 from quire.workbench.terminal.live_state import LiveState, RequestState
+from quire.workbench.terminal.live_targets import pace_words, request_words
 from quire.workbench.terminal.visible_text import on_one_line
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -15,6 +16,7 @@ LANE_GLYPHS, PLAIN_LANE_GLYPHS = ("█", "─"), ("#", "-")
 """A lane is filled with the first and ends with the second."""
 KEYS = "q leaves   p pauses"
 MAX_NAME_CHARS = 60
+MAX_WHY_CHARS = 120
 LANE_SHARE = 0.4
 """The share of the lines below the figures that requests have, unless the map leaves more."""
 SPARK_WIDTH = 30
@@ -78,10 +80,15 @@ def _figures(state: LiveState, view: ScreenState) -> list[Text]:
         f"blocks of {state.block_size} tokens: {blocks.active} in use  {blocks.cached} cached  "
         f"{blocks.free} free  {blocks.pinned} pinned  {blocks.swapped} swapped  "
     )
-    return [
+    lines = [
         Text(first).append(sparkline(list(state.tokens_per_s), view.is_ascii), "green"),
         Text(second).append(sparkline(list(state.num_used), view.is_ascii), "cyan"),
     ]
+    if in_time := state.targets.words():
+        lines.append(Text(in_time))
+    if figures.pace is not None:
+        lines.append(Text(pace_words(figures.pace)))
+    return lines
 
 
 def sparkline(values: Sequence[float], is_ascii: bool) -> str:
@@ -116,7 +123,7 @@ def _lanes(
     if room <= 0:
         return []
     shown = lanes[: room - 1] if len(lanes) > room else lanes
-    lines = [_lane(each, view, width) for each in shown]
+    lines = [_lane(each, view, width, state.now_s) for each in shown]
     num_more = len(lanes) - len(shown) + state.figures.unlisted
     if num_more and len(lines) < room:
         lines.append(Text(f"and {num_more} more requests", "dim"))
@@ -125,9 +132,9 @@ def _lanes(
     return lines
 
 
-def _lane(lane: RequestState, view: ScreenState, width: int) -> Text:
-    """Return the line of a request: its name, how far it is of all that it may become, and why it
-    is where it is."""
+def _lane(lane: RequestState, view: ScreenState, width: int, now_s: float) -> Text:
+    """Return the line of a request: its name, how far it is of all that it may become, what came
+    of its targets, and why it is where it is."""
     request, progress = lane
     colour = Style(color=REQUEST_COLOURS[request.n % len(REQUEST_COLOURS)])
     most = max(request.prompt + request.max_tokens, 1)
@@ -142,8 +149,12 @@ def _lane(lane: RequestState, view: ScreenState, width: int) -> Text:
     line.append(f" {progress.computed}/{most} tokens, {progress.outputs} out")
     if progress.preemptions:
         line.append(f", preempted {progress.preemptions} times", "yellow")
+    times, is_late = request_words(request, progress, now_s)
+    if times:
+        line.append(f"  {times}", "yellow" if is_late else "green")
     if progress.why is not None:
-        line.append(f"  {on_one_line(progress.why.event, 40).replace('_', ' ')}", "dim")
+        why = progress.why.text or progress.why.event.replace("_", " ")
+        line.append(f"  {on_one_line(why, MAX_WHY_CHARS)}", "dim")
     if request.key:
         line.append(f"  {on_one_line(request.key, 20)}", "dim")
     return line

@@ -20,6 +20,7 @@ from quire.workbench.terminal.live_events import (
     ShownProgress,
     ShownRequest,
 )
+from quire.workbench.terminal.live_targets import TargetHistory
 
 MAX_BLOCKS = 2**24
 """More blocks than any device holds: a server that tells of more is refused."""
@@ -59,6 +60,7 @@ class LiveState:
     figures: LiveFigures = LiveFigures()
     tokens_per_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_POINTS))
     num_used: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_POINTS))
+    targets: TargetHistory = field(default_factory=TargetHistory)
     _sets: dict[int, list[int]] = field(default_factory=dict)
     _requests: dict[int, ShownRequest] = field(default_factory=dict)
     _progress: dict[int, ShownProgress] = field(default_factory=dict)
@@ -80,6 +82,7 @@ class LiveState:
                     self._forget()
                     self.tokens_per_s.clear()
                     self.num_used.clear()
+                    self.targets.clear()
             case Picture():
                 self._begin(event)
             case Changes():
@@ -126,7 +129,7 @@ class LiveState:
             before = self._progress.get(each.n)
             why = each.why or (before.why if before else None)
             self._progress[each.n] = ShownProgress(
-                each.n, each.phase, each.computed, each.outputs, each.preemptions, why
+                each.n, each.phase, each.computed, each.outputs, each.preemptions, why, each.times
             )
 
     def _set_runs(self, runs: Sequence[int]) -> None:
@@ -161,6 +164,7 @@ class LiveState:
         self.figures = figures
         self.tokens_per_s.append(figures.tokens_per_s)
         self.num_used.append(float(figures.blocks.active))
+        self.targets.add(self.now_s, figures.targets)
 
 
 def _groups(numbers: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:

@@ -102,8 +102,10 @@ def test_a_picture_comes_first_and_then_what_changes(server: Served) -> None:
         (request,) = changes["entered"]
         assert (request["n"], request["id"], request["prompt"]) == (0, "cmpl-x-0", 5)
         assert "key" not in request
-        why = {"event": "admitted", "number": 4, "other": ""}
-        assert changes["progress"] == [[0, "prefill", 4, 0, 0, why]]
+        text = "Admitted; 4 tokens of its prompt were in the prefix cache."
+        why = {"event": "admitted", "number": 4, "other": "", "text": text}
+        assert changes["progress"] == [[0, "prefill", 4, 0, 0, why, None]]
+        assert not {"targets", "pace"} & set(changes["figures"])
         assert changes["figures"]["unlisted"] == 2
     assert eventually(lambda: server.engine.watched == [INTERVAL_S, None])
 
@@ -138,7 +140,9 @@ def test_preemptions_between_two_frames_are_told(server: Served) -> None:
         tell(server, NO_CHANGE)
         (told,) = next(events)["preempted"]
         assert told["n"] == 0
-        assert told["why"] == {"event": "preempted_for_blocks", "number": 48, "other": "b"}
+        text = "Preempted for b; 48 tokens were thrown away."
+        why = {"event": "preempted_for_blocks", "number": 48, "other": "b", "text": text}
+        assert told["why"] == why
         tell(server, NO_CHANGE)
         assert next(events)["preempted"] == []
 

@@ -3,9 +3,10 @@ apart; and pictures and changes say the same."""
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from quire.cache.live.block_watch import FIRST_SET, apply_runs
-from quire.scheduler.live.live_frame import LiveFrame
+from quire.scheduler.live.live_frame import LiveFrame, LivePace, TokenTimes
 from quire.scheduler.reasons import Reason
 from quire.server.observability.live.engine_picture import EnginePicture
 from quire.server.observability.live.live_view import (
@@ -15,7 +16,12 @@ from quire.server.observability.live.live_view import (
     Moment,
     PreemptedRequest,
 )
-from quire.server.observability.live.wire import Figures, LiveChanges, LivePicture
+from quire.server.observability.live.wire import (
+    Figures,
+    LiveChanges,
+    LivePicture,
+    RequestTimes,
+)
 from quire.server.observability.timelines import ANOTHER
 from tests.server.observability.live.frames import MadeUpEngine, entered, event, progress, whole
 
@@ -204,3 +210,41 @@ def test_ages_count_from_the_last_change() -> None:
     (picture,) = feed.pictures()
     assert picture.ages == [2, -1, 3, 4, 4, -1]
     assert picture.runs == [0, 1, 0, 1, 1, 1, 2, 3, 2, 5, 4, 1]
+
+
+def test_targets_and_the_pace_are_told_without_the_requests_of_others() -> None:
+    feed = Feed(None, "ann")
+    feed.take(whole(NUM_BLOCKS))
+    requests = [
+        entered(5, "of-bob", "bob")._replace(target_itl_s=0.05),
+        entered(6, "of-ann", "ann")._replace(target_ttft_s=1.0),
+    ]
+    paced = event(Reason.PACED, 64, "of-bob")
+    told = [
+        progress(5)._replace(times=TokenTimes(0.25, 0.061, 2), event=event(Reason.FIRST_TOKEN)),
+        progress(6, num_outputs=0, event=paced)._replace(times=TokenTimes(None, None, 0)),
+    ]
+    frame = LiveFrame(False, [], [], requests, [], told, 0, LivePace(64, "of-bob", 0.048, 0.04))
+    all_, own = feed.take(frame)
+    assert (all_.entered[0].target_itl_ms, own.entered[0].target_ttft_ms) == (50, 1000)
+    assert [each.times for each in all_.progress] == [
+        RequestTimes(250, 61, 2),
+        RequestTimes(None, None, 0),
+    ]
+    (held,) = (each.why for each in own.progress)
+    assert held is not None
+    assert held.text == (
+        "Computed in parts: prompts get 64 tokens of a step, so that another tenant keeps its "
+        "target."
+    )
+    for changes, picture, late in zip(
+        (all_, own), feed.pictures(), map(feed.late, (None, "ann")), strict=True
+    ):
+        assert changes.figures == picture.figures == late.figures
+    pace, hidden = all_.figures.pace, own.figures.pace
+    assert pace is not UNSET and hidden is not UNSET
+    assert (pace.prompt_tokens, pace.other, pace.predicted_ms) == (64, "of-bob", 48)
+    assert pace.text == "Prompts get 64 tokens of a step, so that of-bob keeps its target of 50 ms."
+    assert hidden.other == ANOTHER and "bob" not in hidden.text and "50" not in hidden.text
+    (rest, _) = feed.take(LiveFrame(False, [], [], [], [5, 6], [], 0))
+    assert rest.figures.pace is UNSET

@@ -1,7 +1,7 @@
 """All that an engine has told of blocks and requests, so that who comes later is told it too."""
 
 from quire.cache.live.block_watch import HolderSet, apply_runs
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest
+from quire.scheduler.live.live_frame import LiveFrame, LivePace, LiveProgress, LiveRequest
 
 _UNTOLD = -1
 
@@ -15,12 +15,14 @@ class EnginePicture:
         self._requests: dict[int, LiveRequest] = {}
         self._progress: dict[int, LiveProgress] = {}
         self._num_unlisted = 0
+        self._pace: LivePace | None = None
 
     def apply(self, frame: LiveFrame) -> None:
         """Take in a frame. Raises ValueError for one that does not fit."""
         apply_runs(self._codes, frame.runs)
         self.sets.update(frame.sets)
         self._num_unlisted = frame.num_unlisted
+        self._pace = frame.pace
         for request in frame.entered:
             self._requests[request.number] = request
         for progress in frame.progress:
@@ -50,4 +52,5 @@ class EnginePicture:
             left=[],
             progress=list(self._progress.values()),
             num_unlisted=self._num_unlisted,
+            pace=self._pace,
         )

@@ -8,23 +8,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from quire.cache.block_pool import BlockState
 from quire.cache.live.block_watch import HolderSet
-from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest
+from quire.scheduler.live.live_frame import (
+    LiveFrame,
+    LivePace,
+    LiveProgress,
+    LiveRequest,
+    TokenTimes,
+)
 from quire.scheduler.request import Event
 from quire.server.observability.live.live_blocks import LiveBlocks
 from quire.server.observability.live.wire import (
     Figures,
     LiveChanges,
     LivePicture,
+    PaceFigures,
     Preemption,
     RequestEntered,
     RequestProgress,
+    RequestTimes,
     Why,
 )
-from quire.server.observability.timelines import visible_event
+from quire.server.observability.timeline_words import pace_sentence, sentence
+from quire.server.observability.timelines import ANOTHER, visible_event
 
 STATES = tuple(state.name.lower() for state in BlockState)
 
@@ -87,6 +96,7 @@ class LiveView:
         self._ids: dict[str, int] = {}
         self._shown: dict[int, _Shown] = {}
         self._num_entered = 0
+        self._pace: LivePace | None = None
 
     def apply(self, told: EngineFrame) -> LiveChanges:
         """Take in what has changed, and return what of it is seen."""
@@ -109,10 +119,10 @@ class LiveView:
             if each.request_id in self._ids
         ]
         runs, sets = self._blocks.apply(frame.runs, told.sets, self._numbers, moment.clock_s)
+        self._pace = frame.pace
+        figures = self._with_pace(told.figures)
         left = self._leave(frame.left)
-        return LiveChanges(
-            moment.unix_s, runs, sets, entered, left, progress, preempted, told.figures
-        )
+        return LiveChanges(moment.unix_s, runs, sets, entered, left, progress, preempted, figures)
 
     def picture(self, moment: Moment, figures: Figures) -> LivePicture:
         """Return all that is seen."""
@@ -128,8 +138,31 @@ class LiveView:
             sets=self._blocks.sets,
             requests=[each.entered for each in self._shown.values()],
             progress=[each.progress for each in self._shown.values() if each.progress is not None],
-            figures=figures,
+            figures=self._with_pace(figures),
         )
+
+    def _with_pace(self, figures: Figures) -> Figures:
+        """Return the figures with the pace of steps, where it is told."""
+        pace = self._pace
+        if pace is None:
+            return figures
+        other = pace.tightest
+        if other and self._tenant is not None and other not in self._ids:
+            other = ANOTHER
+        told = PaceFigures(
+            pace.num_prompt_tokens,
+            other,
+            pace_sentence(pace.num_prompt_tokens, other, self._target_itl_ms(other)),
+            _milliseconds(pace.predicted_s),
+            round(pace.error, 4),
+        )
+        return structs.replace(figures, pace=told)
+
+    def _target_itl_ms(self, id: str) -> float | None:
+        """Return the target of a request that is shown, None where it has none or is not."""
+        number = self._ids.get(id)
+        target_ms = UNSET if number is None else self._shown[number].entered.target_itl_ms
+        return None if target_ms is UNSET else target_ms
 
     def _enter(self, request: LiveRequest, moment: Moment) -> RequestEntered:
         """Show a request from now on, under a number that tells nothing of others."""
@@ -142,6 +175,8 @@ class LiveView:
             moment.unix_of(request.arrived_s),
             request.num_prompt_tokens,
             request.max_tokens,
+            target_ttft_ms=_milliseconds(request.target_ttft_s) or UNSET,
+            target_itl_ms=_milliseconds(request.target_itl_s) or UNSET,
         )
         if self._names_keys:
             entered = structs.replace(entered, key=request.tenant)
@@ -157,6 +192,7 @@ class LiveView:
             progress.num_outputs,
             progress.num_preemptions,
             why,
+            _times(progress.times),
         )
         shown = self._shown[number]
         before = shown.progress
@@ -169,7 +205,8 @@ class LiveView:
     def _why(self, event: Event) -> Why:
         if self._tenant is not None:
             event = visible_event(event, self._ids.__contains__)
-        return Why(event.reason, event.number, event.other)
+        text = sentence(event, self._target_itl_ms(event.other))
+        return Why(event.reason, event.number, event.other, text)
 
     def _leave(self, gone: Iterable[int]) -> list[int]:
         left = [self._numbers.pop(each) for each in gone if each in self._numbers]
@@ -177,3 +214,13 @@ class LiveView:
             del self._ids[self._shown.pop(number).entered.id]
         self._blocks.forget(left)
         return left
+
+
+def _times(times: TokenTimes | None) -> RequestTimes | None:
+    if times is None:
+        return None
+    return RequestTimes(_milliseconds(times.ttft_s), _milliseconds(times.itl_s), times.num_late)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)

@@ -1,10 +1,13 @@
 """Adds up what the steps between two events of the live view have done."""
 
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
+
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import PREEMPTIONS
 from quire.scheduler.step import Stats
 from quire.server.observability.live.live_view import PreemptedRequest
-from quire.server.observability.live.wire import Figures
+from quire.server.observability.live.wire import Figures, TargetFigures
 
 
 class StepFigures:
@@ -43,4 +46,13 @@ class StepFigures:
             tokens_per_s=round(max(num_generated, 0) / seconds, 2),
             hit_rate=round(stats.num_recent_hits / queries, 4) if queries else None,
             blocks=stats.blocks_by_state,
+            targets=_targets(stats),
         )
+
+
+def _targets(stats: Stats) -> TargetFigures | UnsetType:
+    """Return the counts of tokens with a target, unless there was none."""
+    counts = TargetFigures(
+        stats.num_ttft_met, stats.num_ttft_missed, stats.num_itl_met, stats.num_itl_missed
+    )
+    return counts if any(astuple(counts)) else UNSET

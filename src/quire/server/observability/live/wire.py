@@ -18,16 +18,19 @@ BlockSets: TypeAlias = list[tuple[int, tuple[int, ...]]]
 
 class Why(msgspec.Struct, frozen=True):
     """The last event of a request's timeline: the reason for which it waits or runs, the number
-    that explains it, and the id of another request that had a part in it, or ""."""
+    that explains it, the id of another request that had a part in it, or "", and all of it in a
+    sentence, for people."""
 
     event: str
     number: int
     other: str
+    text: str
 
 
 class RequestEntered(msgspec.Struct, frozen=True):
     """A request that is shown from now on. `prompt` and `max_tokens` are numbers of tokens, times
-    are Unix times in seconds. `key` is the name of its key, where those of all are shown."""
+    are Unix times in seconds. `key` is the name of its key, where those of all are shown. Latency
+    targets are in milliseconds, left out where it has none."""
 
     n: int
     id: str
@@ -35,12 +38,23 @@ class RequestEntered(msgspec.Struct, frozen=True):
     prompt: int
     max_tokens: int
     key: str | UnsetType = UNSET
+    target_ttft_ms: float | UnsetType = UNSET
+    target_itl_ms: float | UnsetType = UNSET
+
+
+class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
+    """The times of a request with latency targets, as an array: milliseconds to the first token
+    and between the last two, null before these, and how many tokens after the first were late."""
+
+    ttft_ms: float | None
+    itl_ms: float | None
+    late: int
 
 
 class RequestProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress of a request, as an array: its number, its phase, how many tokens of prompt and
-    output are computed, how many the output has, how often it was preempted, and why it waits or
-    runs, null where that is as it was."""
+    output are computed, how many the output has, how often it was preempted, why it waits or runs,
+    null where that is as it was, and its times, null where it has no latency targets."""
 
     n: int
     phase: str
@@ -48,6 +62,7 @@ class RequestProgress(msgspec.Struct, frozen=True, array_like=True):
     outputs: int
     preemptions: int
     why: Why | None
+    times: RequestTimes | None
 
 
 class Preemption(msgspec.Struct, frozen=True):
@@ -58,11 +73,34 @@ class Preemption(msgspec.Struct, frozen=True):
     why: Why
 
 
+class TargetFigures(msgspec.Struct, frozen=True):
+    """The tokens of requests with latency targets since the start, in time and late: first tokens
+    (`ttft`), and later ones (`itl`)."""
+
+    ttft_met: int
+    ttft_missed: int
+    itl_met: int
+    itl_missed: int
+
+
+class PaceFigures(msgspec.Struct, frozen=True):
+    """The pace of steps: how many `prompt_tokens` the newest might compute (null for as many as it
+    had room for, or none), and the request `other` whose target that was, or "", in `text` for
+    people. The last step was expected to take `predicted_ms`, null while that is unknown; such
+    times are wrong by the share `error` in the mean."""
+
+    prompt_tokens: int | None
+    other: str
+    text: str
+    predicted_ms: float | None
+    error: float
+
+
 class Figures(msgspec.Struct, frozen=True):
     """Numbers of the whole model, whoever looks. `seconds` have passed since the event before, in
     which `steps` were taken, of `step_ms` in the mean (null without one). `hit_rate` is that of the
     newest requests, null where nothing was looked up. Of those who wait, `unlisted` are not
-    shown one by one."""
+    shown one by one. `targets` and `pace` are told where latency targets are in use."""
 
     running: int
     waiting: int
@@ -74,6 +112,8 @@ class Figures(msgspec.Struct, frozen=True):
     tokens_per_s: float
     hit_rate: float | None
     blocks: dict[str, int]
+    targets: TargetFigures | UnsetType = UNSET
+    pace: PaceFigures | UnsetType = UNSET
 
 
 class LivePicture(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import { Charts } from "./live_charts.js";
 import { LiveHistory } from "./live_history.js";
 import { Lanes } from "./live_lanes.js";
 import { BlockMap } from "./live_map.js";
-import { sentence } from "./reasons.js";
+import { targetSentences } from "./targets.js";
 import { isolated } from "./text.js";
 import { duration, number } from "./units.js";
 
@@ -37,7 +37,8 @@ class Live {
     this.pausing = element("button", { type: "button", onclick: () => this.toggle() }, "Pause");
     this.blocks = element("div");
     this.preempted = element("ul", { class: "told" });
-    this.shownPart = element("div", { hidden: true }, this.charts.node,
+    this.targets = element("ul", { class: "told", "aria-label": "Latency targets", hidden: true });
+    this.shownPart = element("div", { hidden: true }, this.charts.node, this.targets,
       element("h3", {}, "Blocks"), this.map.node,
       element("details", {}, element("summary", {}, "Blocks as a table"), this.blocks),
       this.lanes.node,
@@ -141,7 +142,7 @@ class Live {
 
   tellPreemption({ t, n, why }) {
     const { id } = this.history.now.requests.get(n) ?? { id: "a request" };
-    this.preempted.prepend(element("li", {}, `${clock(t)} `, isolated(id), ` ${sentence(why)}`));
+    this.preempted.prepend(element("li", {}, `${clock(t)} `, isolated(id), ` ${why.text}`));
     if (this.preempted.children.length > MAX_TOLD) this.preempted.lastChild.remove();
   }
 
@@ -187,10 +188,21 @@ class Live {
     this.back.setAttribute("aria-valuetext", this.when.textContent);
     this.map.show(state);
     this.lanes.show(state, !isNow || state.figures.running === 0);
-    this.charts.show(history.figures(index));
+    const points = history.figures(index);
+    this.charts.show(points);
+    this.tellTargets(targetSentences(points));
     this.shownState = state;
     if (isNow) this.tableTimer ??= setTimeout(() => this.count(), TABLE_MS);
     else this.count();
+  }
+
+  tellTargets(sentences) {
+    this.targets.hidden = sentences.length === 0;
+    while (this.targets.children.length > sentences.length) this.targets.lastChild.remove();
+    sentences.forEach((words, index) => {
+      const line = this.targets.children[index] ?? this.targets.appendChild(element("li"));
+      if (line.textContent !== words) line.textContent = words;
+    });
   }
 
   /** Count the blocks that are shown: not with each event, since nobody reads as fast. */

@@ -1,14 +1,15 @@
 // The requests in flight as lanes: the phases of the last minute, drawn, and the reason in words.
 
 import { element } from "./dom.js";
-import { sentence } from "./reasons.js";
+import { targetWords } from "./targets.js";
 import { isolated } from "./text.js";
 import { number } from "./units.js";
 
 const SHOWN_S = 60;
 const TURNS = 8;
 const [WIDTH, HEIGHT] = [240, 12];
-const HEADS = ["Request", "Phase", "Tokens", "Why", "Last minute"];
+const HEADS = ["Request", "Phase", "Tokens", "Targets", "Why", "Last minute"];
+const TARGETS = HEADS.indexOf("Targets");
 
 /** The phases in words, in the order of their colours in the legend. */
 export const PHASES = {
@@ -29,10 +30,11 @@ export class Lanes {
     this.node = element("div", {}, this.caption,
       element("ul", { class: "legend" }, ...Object.entries(PHASES).map(([phase, words]) =>
         element("li", {}, this.swatches[phase], words))),
-      element("div", { class: "lanes", tabindex: "0", role: "table",
+      this.table = element("div", { class: "lanes", tabindex: "0", role: "table",
         "aria-labelledby": "lanes-title" },
         element("div", { role: "rowgroup" }, element("div", { role: "row", class: "lane" },
-          ...HEADS.map((head) => element("span", { role: "columnheader" }, head)))), this.body));
+          ...HEADS.map((head, index) => element("span", { role: "columnheader",
+            class: index === TARGETS && "targets" }, head)))), this.body));
   }
 
   /** Show a state. Of those that nobody sees a few at a time are brought up to date, unless it
@@ -40,6 +42,7 @@ export class Lanes {
   show({ requests, t, figures }, isLast) {
     for (const [n, row] of this.rows) if (!requests.has(n)) this.drop(n, row);
     this.turn = (this.turn + 1) % TURNS;
+    this.table.classList.toggle("timed", [...requests.values()].some(hasTargets));
     for (const [n, request] of requests) {
       const isSeen = this.visible.has(n) || !this.rows.has(n);
       if (isLast || isSeen || n % TURNS === this.turn) this.update(n, request, t);
@@ -68,21 +71,24 @@ export class Lanes {
     if (row.why !== why) {
       row.why = why;
       const times = preemptions ? ` (${number(preemptions)} × preempted)` : "";
-      row.reason.textContent = why ? sentence(why) + times : "";
+      row.reason.textContent = why ? why.text + times : "";
     }
+    if (hasTargets(request)) put(row.targets, wordsOf(request, t));
     if (this.visible.has(n)) this.draw(row.canvas, request.spans, request.arrived, t);
   }
 
   add(n, { id, key }) {
     const cell = () => element("span", { role: "cell" });
     const [name, phase, tokens, reason, bar] = [cell(), cell(), cell(), cell(), cell()];
+    const targets = element("span", { role: "cell", class: "targets" });
     const canvas = element("canvas", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" });
     bar.append(canvas);
     name.append(element("a", { href: `#requests/${encodeURIComponent(id.replace(/-\d+$/, ""))}` },
       isolated(id)), ...(key ? [" ", isolated(key)] : []));
-    const node = element("div", { role: "row", class: "lane" }, name, phase, tokens, reason, bar);
+    const node = element("div", { role: "row", class: "lane" },
+      name, phase, tokens, targets, reason, bar);
     node.dataset.n = n;
-    const row = { id, node, phase, tokens, canvas, reason, why: undefined };
+    const row = { id, node, phase, tokens, targets, canvas, reason, why: undefined };
     this.rows.set(n, row);
     this.body.append(node);
     this.seen.observe(node);
@@ -118,4 +124,14 @@ export class Lanes {
 
 function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+function hasTargets({ target_ttft_ms, target_itl_ms }) {
+  return target_ttft_ms !== undefined || target_itl_ms !== undefined;
+}
+
+function wordsOf({ target_ttft_ms, target_itl_ms, times, arrived }, t) {
+  const [ttft_ms, itl_ms, late_tokens] = times ?? [null, null, 0];
+  return targetWords({ target_ttft_ms, target_itl_ms, ttft_ms, itl_ms, late_tokens },
+    Math.max(1000 * (t - arrived), 0));
 }

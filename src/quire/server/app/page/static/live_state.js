@@ -33,7 +33,7 @@ export class LiveState {
     if (isPicture) this.begin(event);
     for (const each of isPicture ? event.requests : event.entered) {
       this.requests.set(each.n, { ...each, phase: "", computed: 0, outputs: 0, preemptions: 0,
-        why: null, spans: [] });
+        why: null, times: null, spans: [] });
     }
     for (const each of event.progress) this.note(each);
     for (const [code, numbers] of event.sets) this.sets.set(code, numbers);
@@ -51,10 +51,11 @@ export class LiveState {
     this.requests = new Map();
   }
 
-  note([n, phase, computed, outputs, preemptions, why]) {
+  note([n, phase, computed, outputs, preemptions, why, times]) {
     const request = this.requests.get(n);
     if (request.phase !== phase) request.spans.push([phase, request.phase ? this.t : NaN]);
-    Object.assign(request, { phase, computed, outputs, preemptions, why: why ?? request.why });
+    Object.assign(request, { phase, computed, outputs, preemptions, why: why ?? request.why,
+      times });
   }
 
   put(runs, t) {

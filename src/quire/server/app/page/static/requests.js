@@ -1,6 +1,7 @@
 // The tab of one's own recent requests, or those of all keys, each with its timeline.
 
 import { checkbox, element, table } from "./dom.js";
+import { targetWords } from "./targets.js";
 import { isolated } from "./text.js";
 import { timelineView } from "./timeline.js";
 import { duration, number } from "./units.js";
@@ -53,10 +54,13 @@ class Requests {
       return;
     }
     const heads = ["Request", "Begun", "Model", "State", "Time", "Prompt", "Output"];
+    const isTimed = told.data.some(({ latency }) => latency);
+    if (isTimed) heads.push("Targets");
     if (isOfAll) heads.push("Key");
     this.status.textContent = told.data.length === 0 ? "There are none yet." : "";
     this.rows.replaceChildren(
-      table("Requests, the newest first", heads, told.data.map((each) => line(each, isOfAll))));
+      table("Requests, the newest first", heads,
+        told.data.map((each) => line(each, isTimed, isOfAll))));
   }
 
   /** Show the timeline of a request, again and again until it has ended. */
@@ -93,7 +97,7 @@ class Requests {
   }
 }
 
-function line(request, namesKey) {
+function line(request, isTimed, namesKey) {
   const link = element("a", { href: `#requests/${encodeURIComponent(request.id)}` },
     isolated(request.id));
   const cells = [
@@ -105,5 +109,8 @@ function line(request, namesKey) {
     number(request.prompt_tokens),
     number(request.output_tokens),
   ];
+  if (isTimed) {
+    cells.push(request.latency ? targetWords(request.latency, request.total_ms, true) : "");
+  }
   return namesKey ? [...cells, isolated(request.tenant ?? "")] : cells;
 }

@@ -1,7 +1,8 @@
 // Draws the timeline of one request, and says it in words.
 
 import { element, shape, table } from "./dom.js";
-import { PARTS, QUESTIONS, sentence } from "./reasons.js";
+import { PARTS, QUESTIONS } from "./reasons.js";
+import { targetWords } from "./targets.js";
 import { isolated } from "./text.js";
 import { counted, duration, percent } from "./units.js";
 
@@ -16,7 +17,9 @@ export function timelineView(timeline) {
   return element("div", {},
     element("p", {}, isolated(timeline.model), ` · ${timeline.state} · `,
       duration(timeline.total_ms),
-      timeline.refused ? ` · ${sentence({ event: timeline.refused })}` : ""),
+      timeline.refused ? ` · ${timeline.refused_text}` : ""),
+    ...(timeline.latency ? [element("p", {},
+      `Targets: ${targetWords(timeline.latency, timeline.total_ms, true)}.`)] : []),
     drawing(timeline),
     legend(),
     ...timeline.choices.map((choice) => choiceView(choice, timeline)));
@@ -40,7 +43,7 @@ function row({ spans, events, index }, top, x) {
       shape("title", {}, `Choice ${index}, ${part}: ${duration(end_ms - start_ms)}`)));
   const marks = events.map((event) =>
     shape("path", { class: "event", d: `M${x(event.t_ms)} ${top + BAR}v6` },
-      shape("title", {}, `${duration(event.t_ms)}: ${sentence(event)}`)));
+      shape("title", {}, `${duration(event.t_ms)}: ${event.text}`)));
   return shape("g", {}, ...bars, ...marks);
 }
 
@@ -92,9 +95,9 @@ function answers(events, counts) {
 
 /** Return an event in words, with a link to the other request that had a part in it. */
 function eventWords(event) {
-  const { other } = event;
-  if (!other || other.includes(" ") || event.event === "routed") return sentence(event);
-  const [before, after] = sentence(event).split(other);
+  const { other, text } = event;
+  if (!other || other.includes(" ") || event.event === "routed") return text;
+  const [before, after] = text.split(other);
   if (after === undefined) return before;
   const answerId = other.replace(/-\d+$/, "");
   return element("span", {}, before,
