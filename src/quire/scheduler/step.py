@@ -157,8 +157,8 @@ class Delta(NamedTuple):
 
 class Refusal(NamedTuple):
     """The reason why a request was not taken: the code, a sentence with the numbers, and the field
-    at fault if it is one. Where the queue is full, `wait_s` is how long those in it will take, once
-    that is known.
+    at fault if it is one. Where the queue is full, or the requests ahead take too long, `wait_s` is
+    how long to wait before another try, once that is known.
     """
 
     request_id: str
@@ -186,7 +186,8 @@ class Stats(NamedTuple):
     by engines that ended. Of the host's states, `num_states_swapped` belong to preempted requests
     and `num_states_on_host` may be found; `num_state_copies_*` count copies of states.
     First tokens of requests with a target came within it (`num_ttft_met`) or not, and so did later
-    ones (`num_itl_*`).
+    ones (`num_itl_*`); `num_ttft_foreseen` were expected to be late from the start. `num_let_by`
+    requests were next and let a shorter one by.
     """
 
     num_running: int
@@ -244,6 +245,8 @@ class Stats(NamedTuple):
     num_itl_missed: int = 0
     num_urgent_preemptions: int = 0
     num_urgent_swaps: int = 0
+    num_ttft_foreseen: int = 0
+    num_let_by: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -26,6 +26,11 @@ from quire.scheduler.snapshot.estimates_snapshot import (
     restore_estimates,
     snapshot_estimates,
 )
+from quire.scheduler.snapshot.outputs_snapshot import (
+    OutputsSnapshot,
+    restore_outputs,
+    snapshot_outputs,
+)
 from quire.scheduler.snapshot.request_snapshot import (
     RequestSnapshot,
     restored_request,
@@ -65,6 +70,7 @@ class SchedulerSnapshot(NamedTuple):
     deadlines: list[Deadline]
     num_deadlines: int
     estimates: EstimatesSnapshot
+    outputs: OutputsSnapshot
     waits: WaitsSnapshot
     finished_requests: list[str]
     number: int
@@ -114,6 +120,7 @@ def snapshot_scheduler(
             scheduler._appointments,
             scheduler._pace.times,
         ),
+        snapshot_outputs(scheduler._expectations.outputs, tenants),
         snapshot_waits(scheduler._prefix_waits, numbers),
         list(scheduler._finished_requests),
         scheduler._number,
@@ -152,6 +159,7 @@ def restore_scheduler(
         scheduler._pace.times,
         snapshot.estimates,
     )
+    restore_outputs(scheduler._expectations.outputs, snapshot.outputs)
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)
     scheduler._number = snapshot.number
