@@ -354,7 +354,6 @@ class Scheduler:
         that must wait gets the reason. If it lacks blocks, smaller requests may pass; if it waits
         for a prefix, requests may pass that do not delay it."""
         aside = []
-        self._expectations.look_again(now)
         if self._waiting.head is not None:
             self._share(draft)
         while (head := self._next_waiting(draft, now)) is not None:
@@ -370,6 +369,7 @@ class Scheduler:
             aside.append(head)
         for request in aside:
             self._waiting.restore(request)
+        self._expectations.look_again(now)
 
     def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
         """Return the request to be admitted next. Those that cannot have their first token in time,

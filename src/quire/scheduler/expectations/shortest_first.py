@@ -83,7 +83,8 @@ class ShortestFirst:
 
     def look_again(self, now: float) -> None:
         """Set the keys of the first of the queue again, where more or less of their prompts is
-        found by now."""
+        found by now, or computed by the step that has just been scheduled: every chunk of a prompt
+        is seen once, so that nothing long is looked up step after step."""
         if not self._is_on or not len(self._waiting):
             return
         head = self._waiting.head
