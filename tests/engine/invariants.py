@@ -10,7 +10,7 @@ from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.cache.states.policy import PLANNED, SnapshotPolicy
 from quire.models.toy import TWO_FULL, ToyLayer, ToyLayers
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish, Refusal
@@ -129,6 +129,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         hybrid=draw(st.booleans()),
         policy=draw(st.sampled_from(PolicyName)),
         ageing_s=draw(st.sampled_from([1.0, 30.0, 1000.0])),
+        queue_order=draw(st.sampled_from(QueueOrder)),
         max_skips=draw(st.integers(0, 3)),
         num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
         preemption_mode=draw(st.sampled_from(PreemptionMode)),

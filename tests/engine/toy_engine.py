@@ -23,7 +23,7 @@ from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyLayers, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.request import Event, NewRequest, PoolingKind, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
@@ -52,6 +52,7 @@ class Shape:
     hybrid: bool = True
     policy: PolicyName = PolicyName.FCFS
     ageing_s: float = 30.0
+    queue_order: QueueOrder = QueueOrder.ARRIVAL
     max_skips: int = 16
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
@@ -96,6 +97,7 @@ def scheduler_config(shape: Shape) -> SchedulerConfig:
         watermark=shape.watermark,
         scheduling_policy=shape.policy,
         priority_ageing_s=shape.ageing_s,
+        queue_order=shape.queue_order,
         max_skips=shape.max_skips,
         preemption_mode=shape.preemption_mode,
         wait_for_prefix=shape.wait_for_prefix,

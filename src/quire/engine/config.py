@@ -19,7 +19,7 @@ from quire.models.config import (
 from quire.models.optimizations import Optimization
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 
 TOY_MODEL = "toy"
 """The name of the deterministic model of the tests, which needs no checkpoint."""
@@ -150,6 +150,16 @@ class MemoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityTargets:
+    """The latency targets of requests of one priority: milliseconds to the first token and between
+    tokens; None for no target."""
+
+    priority: int
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulingConfig:
     """The limits of requests and steps, and the order of service.
 
@@ -157,8 +167,10 @@ class SchedulingConfig:
         derived from the model and the device, which the memory receipt tells.
     async_scheduling: whether a step is scheduled while the device computes the one before; None for
         yes beside a GPU, no on a CPU.
+    queue_order: the order of requests that the policy holds equal.
     target_ttft_ms, target_itl_ms: milliseconds to the first token of a request, and between its
-        tokens, where neither the request nor its key says; None for no target.
+        tokens, where neither the request, its key nor its priority says; None for no target.
+    priority_targets: those of priorities.
     """
 
     max_model_len: int | None = None
@@ -167,6 +179,7 @@ class SchedulingConfig:
     max_num_queued_reqs: int = 1024
     scheduling_policy: PolicyName = PolicyName.FCFS
     priority_ageing_s: float = 30.0
+    queue_order: QueueOrder = QueueOrder.ARRIVAL
     max_skips: int = 16
     max_pinned_share: float = 0.5
     wait_for_prefix: bool = True
@@ -175,6 +188,7 @@ class SchedulingConfig:
     async_scheduling: bool | None = None
     target_ttft_ms: float | None = None
     target_itl_ms: float | None = None
+    priority_targets: tuple[PriorityTargets, ...] = ()
 
     def scheduler_config(
         self, max_num_batched_tokens: int, max_model_len: int, *, cuts_prompts: bool = True
@@ -188,6 +202,7 @@ class SchedulingConfig:
             max_num_queued_reqs=self.max_num_queued_reqs,
             scheduling_policy=self.scheduling_policy,
             priority_ageing_s=self.priority_ageing_s,
+            queue_order=self.queue_order,
             max_skips=self.max_skips,
             max_pinned_share=self.max_pinned_share,
             wait_for_prefix=self.wait_for_prefix,

@@ -81,6 +81,7 @@ class Counters:
     num_swaps: int = 0
     num_urgent: int = 0
     num_urgent_swaps: int = 0
+    num_let_by: int = 0
     num_block_copies: dict[CopyKind, int] = field(
         default_factory=lambda: dict.fromkeys(CopyKind, 0)
     )
@@ -239,6 +240,8 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, cache:
         num_itl_missed=counters.targets.num_itl_missed,
         num_urgent_preemptions=counters.num_urgent,
         num_urgent_swaps=counters.num_urgent_swaps,
+        num_ttft_foreseen=counters.targets.num_ttft_foreseen,
+        num_let_by=counters.num_let_by,
         num_blocks_kept=cache.kept.num_evictable,
         **_sessions(counters.sessions),
     )

@@ -9,6 +9,7 @@ from collections import deque
 from itertools import islice
 
 from quire.scheduler.cost import CostModel
+from quire.scheduler.expectations.outputs import OutputExpectations
 from quire.scheduler.request import NewRequest, Request
 from quire.scheduler.running import RunningSet
 from quire.scheduler.throughput import ThroughputEstimate
@@ -32,29 +33,25 @@ often."""
 
 class Appointments:
     """The appointments of one queue. `cost` has the measured times of steps and tokens,
-    `throughput` the recent rate of steps.
-
-    The expected output length is `max_tokens` times the recent ratio of generated to allowed
-    tokens, or `max_tokens` before any request has ended. The expected prompt is the recent mean of
-    computed prompt tokens.
+    `throughput` the recent rate of steps, `outputs` the expected lengths of outputs. The expected
+    prompt is the recent mean of computed prompt tokens.
     """
 
-    def __init__(self, cost: CostModel, throughput: ThroughputEstimate) -> None:
+    def __init__(
+        self, cost: CostModel, throughput: ThroughputEstimate, outputs: OutputExpectations
+    ) -> None:
         self._cost = cost
         self._throughput = throughput
+        self._outputs = outputs
         self._last_s = 0.0
         self._place_s = 0.0
         self._given: deque[float] = deque(maxlen=MAX_GIVEN)
         self._num_ended = 0.0
-        self._num_might = 0.0
-        self._num_outputs = 0.0
         self._num_prompt = 0.0
 
     def note_end(self, request: Request) -> None:
         """Learn from a request that has ended."""
         self._num_ended = DECAY * self._num_ended + 1
-        self._num_might = DECAY * self._num_might + request.new.stopping.max_tokens
-        self._num_outputs = DECAY * self._num_outputs + request.num_outputs
         num_computed = request.num_prompt_tokens - request.num_cached
         self._num_prompt = DECAY * self._num_prompt + num_computed
 
@@ -80,22 +77,20 @@ class Appointments:
         token_s, step_s = pace * self._cost.token_s, pace * (self._cost.step_s or 0.0)
         some = list(islice(running, MAX_SEEN))
         num_running = max(len(running), 1)
-        outputs = [self._outputs(each.new) for each in some] or [self._outputs(new)]
+        news = [each.new for each in some] or [new]
+        outputs = [self._outputs.mean(each) for each in news]
         per_output_s = step_s + num_running * token_s
         per_place_s = sum(outputs) / len(outputs) * per_output_s / num_running
         per_place_s += self._prompt(new) * token_s
         if self._last_s <= now:
-            left = (max(self._outputs(each.new) - each.num_outputs, 1.0) for each in some)
+            left = (
+                max(most - each.num_outputs, 1.0) for most, each in zip(outputs, some, strict=False)
+            )
             self._last_s = now + (min(left, default=0.0) + 1) * per_output_s
         self._place_s = LATE * per_place_s
         self._last_s = min(self._last_s + self._place_s, now + MAX_AHEAD_S)
         self._given.append(self._last_s)
         return self._last_s - now
-
-    def _outputs(self, new: NewRequest) -> float:
-        """Return how many tokens a request is expected to generate."""
-        share = self._num_outputs / self._num_might if self._num_might else 1.0
-        return share * new.stopping.max_tokens
 
     def _prompt(self, new: NewRequest) -> float:
         """Return how many tokens of a prompt are expected to be computed."""

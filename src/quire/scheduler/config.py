@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import Policy, PolicyName
+from quire.scheduler.policy import Policy, PolicyName, QueueOrder
 
 MAX_AGEING_S = 86_400.0
 """The most seconds in which a waiting request comes to count as one priority better."""
@@ -13,7 +13,8 @@ MAX_AGEING_S = 86_400.0
 class SchedulerConfig:
     """The configuration of a scheduler. Raises ValueError for values outside their ranges.
 
-    `watermark` is the share of the pool that an admission must leave to those running. Others may
+    `watermark` is the share of the pool that an admission must leave to those running. By
+    `queue_order` are served the requests that the policy holds equal. Others may
     be admitted `max_skips` times before a head of the queue that lacks blocks. With
     `wait_for_prefix` a request waits while another computes the beginning of its prompt, where it
     is sooner for it. Unless it `cuts_prompts`, a prompt is computed in one step or not at all. Of
@@ -28,6 +29,7 @@ class SchedulerConfig:
     watermark: float = 0.01
     scheduling_policy: PolicyName = PolicyName.FCFS
     priority_ageing_s: float = 30.0
+    queue_order: QueueOrder = QueueOrder.ARRIVAL
     max_skips: int = 16
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True

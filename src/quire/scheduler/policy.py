@@ -24,6 +24,14 @@ class PolicyName(StrEnum):
     FAIR = "fair"
 
 
+class QueueOrder(StrEnum):
+    """The orders of requests that a policy holds equal: by arrival, or those first that are
+    expected to take the least of the machine, within a bound."""
+
+    ARRIVAL = "arrival"
+    SHORTEST = "shortest"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A scheduling policy. A request that has waited `ageing_s` seconds, more than 0, counts as one
@@ -43,7 +51,8 @@ class Policy:
         self, new: NewRequest, *, arrived_s: float, lead_s: float, number: int
     ) -> SortKey:
         """Return the key that orders the waiting requests of a tenant; `number` counts arrivals. It
-        counts as having arrived `lead_s` earlier, but does not gain a priority by that.
+        counts as having arrived `lead_s` earlier, but does not gain a priority by that. One that
+        counts as having come later than it did has that time for `arrived_s`.
 
         Two requests age alike, so that what they gain on each other is the time between their
         arrivals, once and for all.

@@ -115,22 +115,47 @@ class PrefixWaits:
             self._awaited[request] = awaited
         return awaited
 
+    def num_coming(self, request: Request) -> int:
+        """Return the leading tokens of a new request's prompt that are found now or being computed:
+        all but the last where it forks from another. This takes the hashes of the prompt's blocks,
+        and looks at each that is found."""
+        if request.new.needs_all_rows:
+            return 0
+        if request.new.fork_of is not None:
+            return request.num_prompt_tokens - 1
+        return self._reach(request, use_host=True)[1] * self._block_size
+
+    def continues(self, request: Request, num_tokens: int) -> bool:
+        """Return whether the block of the request's prompt after its first `num_tokens` is being
+        computed."""
+        if not self._computing or request.new.needs_all_rows:
+            return False
+        keys = self._cache.block_keys(request.table, request.token_ids)
+        index = num_tokens // self._block_size
+        return index < len(keys) and keys[index] in self._computing
+
     def _look_up(self, request: Request, *, use_host: bool) -> PrefixWait | None:
+        first, end = self._reach(request, use_host=use_host)
+        if end == first:
+            return None
+        size, num_tokens = self._block_size, len(request.token_ids)
+        key = self._cache.block_keys(request.table, request.token_ids)[end - 1]
+        num_blocks = self._num_groups * (-(-num_tokens // size) - end)
+        other = self._computing[key].id
+        return PrefixWait((end - first) * size, first * size, num_blocks, key, other)
+
+    def _reach(self, request: Request, *, use_host: bool) -> tuple[int, int]:
+        """Return how many leading blocks of the request would be found now, and how many when all
+        that is being computed is done."""
         table, token_ids, size = request.table, request.token_ids, self._block_size
-        num_found = self._cache.num_cached(table, token_ids, use_host=use_host)
+        first = self._cache.num_cached(table, token_ids, use_host=use_host) // size
         keys = self._cache.block_keys(table, token_ids)
-        first, most = num_found // size, (len(token_ids) - 1) // size
-        end = first
-        while end < most and keys[end] in self._computing:
+        end, most = first, (len(token_ids) - 1) // size
+        while end < min(most, len(keys)) and keys[end] in self._computing:
             end += 1
         while end > first and not self._will_find(keys[end - 1], end):
             end -= 1
-        if end == first:
-            return None
-        key = keys[end - 1]
-        num_blocks = self._num_groups * (-(-len(token_ids) // size) - end)
-        other = self._computing[key].id
-        return PrefixWait((end - first) * size, num_found, num_blocks, key, other)
+        return first, end
 
     def _will_find(self, key: bytes, num_blocks: int) -> bool:
         """Return whether all up to a block that is being computed will be found."""

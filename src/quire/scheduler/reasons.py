@@ -10,6 +10,8 @@ class Reason(StrEnum):
 
     # queued (requests ahead)
     QUEUED = "queued"
+    LATE_EXPECTED = "late_expected"  # its first token, as its target is missed already (ms late)
+    COUNTS_LATER = "counts_later"  # than it came, by what it is expected to take (ms later)
     ROUTED = "routed"  # to a replica (; the replica)
     NEXT_TURN = "next_turn"  # of a session (ms since the last ended; the request of that)
     # still waiting (; behind whom, if not as the first)
@@ -31,6 +33,7 @@ class Reason(StrEnum):
     LOADED_FROM_DISK = "loaded_from_disk"  # into the prefix cache (tokens)
     LOADED_FROM_PEER = "loaded_from_peer"  # the same (tokens)
     LATE = "late"  # its prompt would miss its target, or make others; these go first (ms late)
+    LET_BY = "let_by"  # one that came later goes first, since it takes less (ms; whom)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
@@ -67,7 +70,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
     QUARANTINED = "quarantined"  # it crashes the engine; ended by the server, not the scheduler
     # refused
-    DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
+    DEADLINE_HOPELESS = "deadline_hopeless"  # it takes longer than there is time
     FORK_DIFFERS = "fork_differs"  # another prompt than the request it forks from
     PROMPT_EMPTY = "prompt_empty"
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length

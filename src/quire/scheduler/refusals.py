@@ -77,26 +77,3 @@ def queue_full(
         f"{config.max_num_queued_reqs} that may is {share:.0%}"
     )
     return Refusal(new.id, Reason.OVER_SHARE, message)
-
-
-def deadline_unreachable(
-    request: Request, waiting: WaitingQueue, tokens_per_s: float | None
-) -> Refusal | None:
-    """Return a refusal if the deadline is earlier than the queued tokens allow at the measured
-    throughput, or None, also while the throughput is unknown."""
-    new, limit_s = request.new, request.new.time_limit_s
-    if limit_s is None:
-        return None
-    if not limit_s > 0:
-        message = f"the time limit is {limit_s:g} s, it must be above 0"
-        return Refusal(new.id, Reason.DEADLINE_HOPELESS, message)
-    if tokens_per_s is None:
-        return None
-    num_tokens_ahead = waiting.num_tokens_ahead(request)
-    if num_tokens_ahead <= limit_s * tokens_per_s:
-        return None
-    message = (
-        f"{num_tokens_ahead} tokens are to be computed ahead of it, at {tokens_per_s:.0f} a second "
-        f"in {num_tokens_ahead / tokens_per_s:.1f} s; the time limit is {limit_s:g} s"
-    )
-    return Refusal(new.id, Reason.DEADLINE_HOPELESS, message)

@@ -200,6 +200,16 @@ class ResumedOutput:
     timeline: tuple[Event, ...] = ()
 
 
+class Outlook(NamedTuple):
+    """The expectation of a waiting request: `outputs_s` seconds of the machine for its output, and
+    `num_found` tokens of its prompt that need not be computed. It `is_near` once it was among the
+    first of the queue."""
+
+    outputs_s: float
+    num_found: int
+    is_near: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A live request, edited by the scheduler alone.
@@ -211,9 +221,10 @@ class Request:
     For more urgent requests it was preempted `num_urgent` times.
     `num_discarded` tokens were computed before the last preemption. `num_scored` prompt tokens have
     had their log probabilities handed out; the first never gets one. `priority_key` orders the
-    waiting requests of its `tenant`, `running_order` the running ones. While it is not
-    `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
-    were loaded for it, `num_from_peers` of them from other engines.
+    waiting requests of its `tenant`, `running_order` the running ones. Its `outlook` is part of the
+    first where the shortest go first, and it counts as having come `lead_s` earlier than it did.
+    While it is not `is_ready`, or is `loading_from` a slower store, it waits and holds nobody;
+    `num_loaded` tokens were loaded for it, `num_from_peers` of them from other engines.
     While it waits it `is_late` once its first token will come after its target, and `is_held` once
     it waits rather than take what is kept for sessions. Where it has a target, `last_gap_s` passed
     between its last two tokens, and `num_late_tokens` of those after the first came too late.
@@ -229,6 +240,8 @@ class Request:
     tenant: str
     priority_key: SortKey
     running_order: SortKey = (0.0, 0)
+    outlook: Outlook | None = None
+    lead_s: float = 0.0
     is_ready: bool = True
     loading_from: LoadSource | None = None
     num_loaded: int = 0
@@ -292,6 +305,14 @@ class Request:
         """Whether rows of its prompt are needed together, or some still to be scored."""
         is_scored = self.num_scored >= self.num_prompt_tokens
         return self.new.needs_all_rows and (self.samples_none or not is_scored)
+
+    def put_back(self) -> None:
+        """Forget what was computed, for a preemption; the outputs stay."""
+        self.num_discarded = self.num_computed
+        self.num_computed = 0
+        self.num_pending = 0
+        self.prompt_step = None
+        self.num_preemptions += 1
 
     def take_scores(
         self, start: int, scores: tuple[TokenLogprobs, ...]

@@ -87,6 +87,7 @@ class RequestBuilder:
             self._policy.priority_key(new, arrived_s=arrived_s, lead_s=lead_s, number=number),
             is_ready=is_ready,
             arrived_s=arrived_s,
+            lead_s=lead_s,
             journal=self._journal,
         )
 

@@ -26,8 +26,9 @@ from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.expectations.expectations import Expectations
 from quire.scheduler.live.in_flight import InFlightRequests
-from quire.scheduler.pacing.lateness import MAX_LOOKED_AT, can_be_late, late_requests
+from quire.scheduler.pacing.lateness import can_be_late, let_others_by
 from quire.scheduler.pacing.pace import Pace, PaceRule, PromptShare
 from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
@@ -35,7 +36,6 @@ from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.prefix_waits import PrefixLoads
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
-from quire.scheduler.refusals import deadline_unreachable
 from quire.scheduler.request import Event, NewRequest, Request, ResumedOutput
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
@@ -70,7 +70,6 @@ class Scheduler:
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
         self.pace: PaceRule = Pace()
-        self._appointments = Appointments(self._cost, self._throughput)
         self._finished_requests: list[str] = []
         self._ended: list[Delta] = []
         self._number = 0
@@ -85,6 +84,12 @@ class Scheduler:
         self._urgency = Urgency(
             config, cache, self._waiting, self._running, self._shares, self._admission
         )
+        times, throughput = self.pace.times, self._throughput
+        self._expectations = Expectations(
+            config, self._prefix_waits, self._waiting, running, times, throughput, counters
+        )
+        outputs = self._expectations.outputs
+        self._appointments = Appointments(self._cost, self._throughput, outputs)
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
@@ -116,11 +121,10 @@ class Scheduler:
         if refusal is not None:
             return refusal
         request = self._builder.new(new, now, is_ready=is_ready)
-        refusal = deadline_unreachable(request, self._waiting, self._throughput.tokens_per_s)
+        refusal = self._expectations.refusal(request)
         if refusal is not None:
             return refusal
-        ahead = self._waiting.ahead(request)
-        request.note(now, Reason.QUEUED, ahead.num_requests, ahead.nearest)
+        self._expectations.note_place(request, now)
         self._enter(request, now)
         return None
 
@@ -345,11 +349,7 @@ class Scheduler:
         )
         self._admission.note_preemption(self._number)
         draft.num_preempted += 1
-        victim.num_discarded = victim.num_computed
-        victim.num_computed = 0
-        victim.num_pending = 0
-        victim.prompt_step = None
-        victim.num_preemptions += 1
+        victim.put_back()
         self._finished_requests.append(victim.id)
         self._waiting.add(victim)
 
@@ -376,6 +376,7 @@ class Scheduler:
             aside.append(head)
         for request in aside:
             self._waiting.restore(request)
+        self._expectations.look_again(now)
 
     def _next_waiting(self, draft: StepDraft, now: float) -> Request | None:
         """Return the request to be admitted next. Those that cannot have their first token in time,
@@ -385,10 +386,7 @@ class Scheduler:
         if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
             return head
         ready_s = now + self._share(draft).num_begun / tokens_per_s
-        waiting = self._waiting.first(MAX_LOOKED_AT)
-        for request, seconds in late_requests(waiting, ready_s, tokens_per_s):
-            self._waiting.make_late(request)
-            request.note(now, Reason.LATE, int(1000 * seconds))
+        let_others_by(self._waiting, ready_s, tokens_per_s, now)
         return self._waiting.head
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
@@ -486,6 +484,7 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         self._appointments.note_end(request)
+        self._expectations.outputs.note_end(request)
         del self._requests[request.id]
         self._counters.usage.close(request.new.tenant)
         self._shares.close(request.tenant)

@@ -158,8 +158,8 @@ class Delta(NamedTuple):
 
 class Refusal(NamedTuple):
     """The reason why a request was not taken: the code, a sentence with the numbers, and the field
-    at fault if it is one. Where the queue is full, `wait_s` is how long those in it will take, once
-    that is known.
+    at fault if it is one. Where the queue is full, or the requests ahead take too long, `wait_s` is
+    how long to wait before another try, once that is known.
     """
 
     request_id: str
@@ -191,8 +191,9 @@ class Stats(NamedTuple):
     `num_kept_expired`, or was `num_kept_crowded_out` by newer of their tenant. So many requests
     waited rather than take it (`num_held_for_sessions`).
     First tokens of requests with a target came within it (`num_ttft_met`) or not, and so did later
-    ones (`num_itl_*`). The expected times of recent steps were wrong by `step_time_error`, a share,
-    in the mean.
+    ones (`num_itl_*`); `num_ttft_foreseen` were expected to be late from the start. `num_let_by`
+    requests were next and let a shorter one by. The expected times of recent steps were wrong by
+    `step_time_error`, a share, in the mean.
     """
 
     num_running: int
@@ -257,6 +258,8 @@ class Stats(NamedTuple):
     num_kept_crowded_out: int = 0
     num_held_for_sessions: int = 0
     step_time_error: float = 0.0
+    num_ttft_foreseen: int = 0
+    num_let_by: int = 0
 
     @property
     def states_by_use(self) -> dict[str, int]:

@@ -66,7 +66,7 @@ class LoadTime(StrEnum):
 class ApiKey:
     """An API key, which is a tenant. Without a name a digest of the key stands for it; `weight` is
     its share under a fair policy. Rates of None are unlimited; latency targets of None are those
-    of the server."""
+    of the priority or the server."""
 
     key: str = field(repr=False)
     name: str | None = None

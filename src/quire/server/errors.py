@@ -117,8 +117,14 @@ class Quarantined(RequestError):
 class DeadlineExceeded(RequestError):
     """The time that the client gave has passed, or would have."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, param="deadline_ms", code="deadline_exceeded", status=TOO_LATE)
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(
+            message,
+            param="deadline_ms",
+            code="deadline_exceeded",
+            status=TOO_LATE,
+            retry_after_s=None if wait_s is None else retry_after_s(wait_s),
+        )
 
 
 class ShuttingDown(RequestError):

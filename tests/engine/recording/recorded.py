@@ -17,7 +17,7 @@ from quire.engine.recording.replayed_scheduler import shape_of
 from quire.engine.recording.ring import RingWriter, create_ring, read_ring
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import (
     Event,
@@ -58,6 +58,7 @@ scheduler_configs = st.builds(
     max_num_queued_reqs=st.integers(0, 5),
     watermark=st.sampled_from([0.0, 0.1]),
     scheduling_policy=st.sampled_from(PolicyName),
+    queue_order=st.sampled_from(QueueOrder),
     max_skips=st.integers(0, 3),
     preemption_mode=st.sampled_from(PreemptionMode),
     wait_for_prefix=st.booleans(),

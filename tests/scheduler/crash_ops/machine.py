@@ -13,7 +13,7 @@ from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Step, StepResult
@@ -62,6 +62,7 @@ def draw_shape(draw: random.Random) -> MachineShape:
         max_num_queued_reqs=draw.choice([2, 10, 100]),
         watermark=draw.choice([0.0, 0.1]),
         scheduling_policy=draw.choice(list(PolicyName)),
+        queue_order=draw.choice(list(QueueOrder)),
         priority_ageing_s=draw.choice([0.5, 1.0, 30.0]),
         max_skips=draw.randint(0, 3),
         preemption_mode=draw.choice(list(PreemptionMode)),

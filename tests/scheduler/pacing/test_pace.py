@@ -4,6 +4,7 @@ prompt is computed in smaller parts."""
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
+from zlib import crc32
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -25,6 +26,7 @@ from tests.scheduler.driver import result_of
 
 BASE_S, TOKEN_S, SEQ_S = 0.01, 0.001, 0.001
 BUDGET = 256
+CONFIG = SchedulerConfig(16, BUDGET, 8192, 100)
 CLOSE = 1.02
 """Times are predicted by a fit that is held to zero a little, while its weights still change."""
 
@@ -40,7 +42,7 @@ def request(
     itl_s: float | None = None,
     ttft_s: float | None = 9.0,
 ) -> NewRequest:
-    first = int.from_bytes(name.encode(), "big")
+    first = crc32(name.encode())
     prompt, stopping = (first, *range(1, num_prompt)), Stopping(max_tokens)
     return NewRequest(name, prompt, Sampling(), stopping, target_itl_s=itl_s, target_ttft_s=ttft_s)
 
@@ -49,9 +51,15 @@ class TimedDriver:
     """Steps a scheduler on a device whose steps take `seconds_of` their work, with nothing
     between."""
 
-    def __init__(self, num_blocks: int = 2000) -> None:
-        self.cache = KVCache(CacheConfig(num_blocks, 16, enable_prefix_caching=False))
-        self.scheduler = Scheduler(SchedulerConfig(16, BUDGET, 8192, 100), self.cache)
+    def __init__(
+        self,
+        num_blocks: int = 2000,
+        config: SchedulerConfig = CONFIG,
+        *,
+        caches_prefixes: bool = False,
+    ) -> None:
+        self.cache = KVCache(CacheConfig(num_blocks, 16, enable_prefix_caching=caches_prefixes))
+        self.scheduler = Scheduler(config, self.cache)
         self.now = 0.0
         self.news: dict[str, NewRequest] = {}
         self.steps: list[Step] = []

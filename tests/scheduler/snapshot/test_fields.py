@@ -26,7 +26,7 @@ FIXED = (
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
-    "ended number num_admitted journal loads pace "
+    "ended number num_admitted journal loads pace expectations "
     "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} block_size keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
@@ -36,8 +36,11 @@ KNOWN = {
     "deadlines": "heap num_added",
     "throughput": "began ended_s num_tokens seconds was_busy busy_steps_s busy_s",
     "cost": "mode steps copies state_copies",
-    "appointments": "cost throughput last_s place_s given num_ended num_might num_outputs "
-    "num_prompt",
+    "appointments": "cost throughput outputs last_s place_s given num_ended num_prompt",
+    "expectations": "outputs waiting order foresight counters",
+    "outputs": "all groups",
+    "foresight": "service prefix_waits waiting running throughput recent",
+    "order": "counters policy is_on most_s service prefix_waits waiting running",
     "pace": "times latest",  # latest: that of a step is found anew
     "times": "products moments coefficients num_since error most_prompt "
     "predicted_s",  # is only told
@@ -54,8 +57,8 @@ KNOWN = {
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
 PLAIN: dict[type, str] = {
-    Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
-    "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
+    Request: "new table token_ids tenant priority_key running_order outlook lead_s is_ready "
+    "loading_from num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
     "num_earlier_preemptions num_urgent num_discarded num_scored "
     "num_skips is_late is_held num_charged admitted_step arrived_s admitted_s first_token_s "
     "last_token_s last_gap_s num_late_tokens "  # the last two are only told
@@ -76,7 +79,7 @@ PLAIN: dict[type, str] = {
 def parts() -> dict[str, object]:
     """The stateful objects by the names of the fields that hold them."""
     found: dict[str, object] = {"scheduler": SCHEDULER}
-    for holder in ("scheduler", "admission", "cache", "pace"):
+    for holder in ("scheduler", "admission", "cache", "pace", "expectations"):
         for name, value in vars(found[holder]).items():
             found.setdefault(name.strip("_"), value)
     return found

@@ -10,6 +10,7 @@ from quire.engine.config import (
     LogLevel,
     MemoryConfig,
     ModelConfig,
+    PriorityTargets,
     SchedulingConfig,
     TracingConfig,
 )
@@ -23,7 +24,7 @@ from quire.models.config import (
 )
 from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.server.cli.arguments import build_parser
 from quire.server.cli.commands import SPIN_COUNT, calm_threads
 from quire.server.cli.main import main
@@ -351,3 +352,20 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise() -> None:
         environ: dict[str, str] = dict(said)
         calm_threads(environ)
         assert environ == meant
+
+
+def test_targets_of_priorities_are_for_the_policy_that_looks_at_them() -> None:
+    given = ("--priority-targets", "1:ttft_ms=2000")
+    scheduling = config_of(*given, "--scheduling-policy", "priority").model.engine.scheduling
+    assert scheduling.priority_targets == (PriorityTargets(1, ttft_ms=2000.0),)
+    with pytest.raises(InvalidOption, match="--scheduling-policy is fcfs, .* must be priority"):
+        config_of(*given)
+    with pytest.raises(InvalidOption, match="QUIRE_PRIORITY_TARGETS: expected ttft_ms or itl_ms"):
+        config_of(QUIRE_PRIORITY_TARGETS="1:ttft=3")
+
+
+def test_the_order_of_the_queue_reaches_the_scheduler() -> None:
+    scheduling = config_of("--queue-order", "shortest").model.engine.scheduling
+    assert scheduling.scheduler_config(512, 2048).queue_order is QueueOrder.SHORTEST
+    with pytest.raises(InvalidOption, match="--queue-order: expected .*arrival"):
+        config_of("--queue-order", "longest")

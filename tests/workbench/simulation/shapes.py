@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.workbench.simulation.cost.cost_file import GapCost, ServerCost, StepCoefficients
 from quire.workbench.simulation.cost.fitted import FittedCost
 from quire.workbench.simulation.simulation import Costs, EngineSetup, SimLoad
@@ -45,6 +45,7 @@ def engines(draw: st.DrawFn) -> EngineSetup:
         max_model_len=MAX_MODEL_LEN,
         max_num_queued_reqs=100,
         scheduling_policy=draw(st.sampled_from(PolicyName)),
+        queue_order=draw(st.sampled_from(QueueOrder)),
     )
     cache = CacheConfig(draw(st.integers(14, 40)), 4)
     return EngineSetup(scheduler, cache, draw(st.booleans()))

@@ -34,6 +34,20 @@ def test_policies_are_told_side_by_side(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Time to first token" in shown and "fair" in shown
 
 
+def test_orders_of_the_queue_are_told_side_by_side(tmp_path: Path) -> None:
+    told = tmp_path / "x.json"
+    trace = "poisson:rate=200,requests=60,prompt=20-2000,output=3-30"
+    limits = ("--max-num-seqs", "2", "--max-tokens", "300")
+    orders = ("--queue-order", "arrival,shortest", "--policy", "fcfs,fair")
+    assert run(trace, *limits, *orders, "--json", str(told)) == 0
+    runs = json.loads(told.read_bytes())["runs"]
+    names = ["fcfs", "fcfs, shortest", "fair", "fair, shortest"]
+    assert [each["name"] for each in runs] == names
+    arrival, shortest = (each["figures"] for each in runs[:2])
+    assert arrival["num_requests"] == shortest["num_requests"] == 60
+    assert shortest["first_token"] != arrival["first_token"]
+
+
 def test_states_are_told_beside_keys_and_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +168,8 @@ def test_a_plot_without_matplotlib_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--policy", "lifo"), ("--slo-share", "2"), ("--speed-up", "0")]
+    ("flag", "value"),
+    [("--policy", "lifo"), ("--queue-order", "longest"), ("--slo-share", "2"), ("--speed-up", "0")],
 )
 def test_a_value_out_of_range_is_refused(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 
 MAX_LOOKED_AT = 32
@@ -32,6 +34,14 @@ class LateRequest(NamedTuple):
 def can_be_late(request: Request) -> bool:
     """Return whether a waiting request has a target for a first token that it has not had."""
     return request.new.target_ttft_s is not None and not request.num_outputs
+
+
+def let_others_by(waiting: WaitingQueue, ready_s: float, tokens_per_s: float, now: float) -> None:
+    """Put the first waiting requests that are left out (`late_requests`) behind the others."""
+    first = waiting.first(MAX_LOOKED_AT)
+    for request, seconds in late_requests(first, ready_s, tokens_per_s):
+        waiting.make_late(request)
+        request.note(now, Reason.LATE, int(1000 * seconds))
 
 
 def late_requests(

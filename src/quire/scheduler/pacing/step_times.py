@@ -9,7 +9,7 @@ should add up to 1.
 """
 
 from math import sqrt
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from quire.scheduler.pacing.step_work import StepWork
 
@@ -29,6 +29,13 @@ FIRM = 1e-9
 """The share of its own sum that each coefficient is held to zero by, so that the fit has one
 solution."""
 _BASE, _PROMPT, _SEQS, _CONTEXT, _PAIRS = range(5)
+
+
+class StepParts(NamedTuple):
+    """The expected seconds of a step: those that any step takes, and those of its work."""
+
+    base_s: float
+    work_s: float
 
 
 def _row(work: StepWork) -> Row:
@@ -83,11 +90,19 @@ class LearnedStepTimes:
 
     def seconds(self, work: StepWork) -> float | None:
         """Return the expected seconds of a step, None before any like it was observed."""
+        parts = self.parts(work)
+        return None if parts is None else parts.base_s + parts.work_s
+
+    def parts(self, work: StepWork) -> StepParts | None:
+        """Return the expected seconds of a step in two parts, None before any like it was
+        observed."""
         row = _row(work)
         if any(row[index] > 0 and not self._is_seen(index) for index in (_PROMPT, _SEQS)):
             return None
         known = self._fitted()
-        return sum(map(float.__mul__, known, row)) if known else None
+        if not known:
+            return None
+        return StepParts(known[_BASE], sum(map(float.__mul__, known[1:], row[1:])))
 
     def most_prompt_tokens(self, work: StepWork, context: int, within_s: float) -> int:
         """Return how many tokens of a prompt, of which `context` are computed, a step of some work

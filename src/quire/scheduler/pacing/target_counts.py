@@ -8,10 +8,12 @@ from quire.scheduler.request import Request
 @dataclass(slots=True)
 class TargetCounts:
     """Counts since the start: of first tokens, and of the later ones of outputs. Tokens that come
-    together count once."""
+    together count once. Of `num_ttft_foreseen` first tokens it was expected when their requests
+    came that they would be late."""
 
     num_ttft_met: int = 0
     num_ttft_missed: int = 0
+    num_ttft_foreseen: int = 0
     num_itl_met: int = 0
     num_itl_missed: int = 0
 

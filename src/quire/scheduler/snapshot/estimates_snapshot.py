@@ -39,8 +39,6 @@ class AppointmentsSnapshot(NamedTuple):
     place_s: float
     given: list[float]
     num_ended: float
-    num_might: float
-    num_outputs: float
     num_prompt: float
 
 
@@ -95,8 +93,6 @@ def snapshot_estimates(
             appointments._place_s,
             list(appointments._given),
             appointments._num_ended,
-            appointments._num_might,
-            appointments._num_outputs,
             appointments._num_prompt,
         ),
         StepTimesSnapshot(
@@ -134,8 +130,7 @@ def restore_estimates(
     given = snapshot.appointments
     appointments._last_s, appointments._place_s = given.last_s, given.place_s
     appointments._given = deque(given.given, maxlen=MAX_GIVEN)
-    appointments._num_ended, appointments._num_might = given.num_ended, given.num_might
-    appointments._num_outputs, appointments._num_prompt = given.num_outputs, given.num_prompt
+    appointments._num_ended, appointments._num_prompt = given.num_ended, given.num_prompt
     learned = snapshot.times
     times._products, times._moments = [list(each) for each in learned.products], learned.moments
     times._coefficients, times._num_since = tuple(learned.coefficients), learned.num_since

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from quire.cache.block_table import BlockTable
 from quire.cache.snapshot.cache_snapshot import TableSnapshot
 from quire.scheduler.reasons import LoadSource, Reason
-from quire.scheduler.request import Event, Request, SortKey
+from quire.scheduler.request import Event, Outlook, Request, SortKey
 from quire.scheduler.snapshot.arrival import (
     PLAIN_TOKEN,
     ArrivalSnapshot,
@@ -26,6 +26,8 @@ class RequestSnapshot(NamedTuple):
     tenant: int
     priority_key: SortKey
     running_order: SortKey
+    outlook: Outlook | None
+    lead_s: float
     is_ready: bool
     loading_from: LoadSource | None
     num_loaded: int
@@ -63,6 +65,8 @@ def snapshot_request(
         tenants.number(request.tenant),
         request.priority_key,
         request.running_order,
+        request.outlook,
+        request.lead_s,
         request.is_ready,
         request.loading_from,
         request.num_loaded,
@@ -100,6 +104,8 @@ def restored_request(
         tenant,
         priority_key=snapshot.priority_key,
         running_order=snapshot.running_order,
+        outlook=snapshot.outlook,
+        lead_s=snapshot.lead_s,
         is_ready=snapshot.is_ready,
         loading_from=snapshot.loading_from,
         num_loaded=snapshot.num_loaded,

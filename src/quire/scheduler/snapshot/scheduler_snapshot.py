@@ -26,6 +26,11 @@ from quire.scheduler.snapshot.estimates_snapshot import (
     restore_estimates,
     snapshot_estimates,
 )
+from quire.scheduler.snapshot.outputs_snapshot import (
+    OutputsSnapshot,
+    restore_outputs,
+    snapshot_outputs,
+)
 from quire.scheduler.snapshot.request_snapshot import (
     RequestSnapshot,
     restored_request,
@@ -71,6 +76,7 @@ class SchedulerSnapshot(NamedTuple):
     deadlines: list[Deadline]
     num_deadlines: int
     estimates: EstimatesSnapshot
+    outputs: OutputsSnapshot
     waits: WaitsSnapshot
     sessions: SessionsSnapshot
     finished_requests: list[str]
@@ -124,6 +130,7 @@ def snapshot_scheduler(
             scheduler._appointments,
             scheduler.pace.times,
         ),
+        snapshot_outputs(scheduler._expectations.outputs, tenants),
         snapshot_waits(scheduler._prefix_waits, numbers),
         snapshot_sessions(sessions, scheduler._requests, numbers, tenants),
         list(scheduler._finished_requests),
@@ -163,6 +170,7 @@ def restore_scheduler(
         scheduler.pace.times,
         snapshot.estimates,
     )
+    restore_outputs(scheduler._expectations.outputs, snapshot.outputs)
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
     restore_sessions(scheduler._sessions, snapshot.sessions, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)

@@ -221,6 +221,7 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "num_requests_waiting": [((), stats.num_waiting)],
         "num_requests_waiting_by_reason": _labelled(waiting),
         "predicted_wait_seconds": [((), stats.predicted_wait_s)],
+        "requests_let_by_total": [((), stats.num_let_by)],
         "prompt_tokens_total": [((), stats.num_prompt_tokens)],
         "generation_tokens_total": [((), stats.num_generation_tokens)],
         "forced_tokens_total": [((), stats.num_forced_tokens)],
@@ -255,6 +256,7 @@ def _target_rows(stats: Stats) -> dict[str, Rows]:
     return {
         "slo_attained_total": _labelled(met),
         "slo_missed_total": _labelled(missed),
+        "slo_foreseen_total": _labelled({"ttft": stats.num_ttft_foreseen}),
         "step_time_error": [((), stats.step_time_error)],
     }
 

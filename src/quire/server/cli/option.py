@@ -5,7 +5,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
+from quire.engine.config import PriorityTargets
+
+OptionValue: TypeAlias = (
+    str
+    | int
+    | float
+    | bool
+    | PriorityTargets
+    | tuple[str, ...]
+    | tuple[PriorityTargets, ...]
+    | None
+)
 
 
 class ConfigSection(StrEnum):

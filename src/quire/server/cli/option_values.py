@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from quire.engine.config import PriorityTargets
 from quire.storage.network.address import parse_address
 
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -20,6 +21,7 @@ MAX_ENGINES = 64
 MAX_SECONDS = 10**9
 LEAST_SECONDS = 0.1
 LEAST_TARGET_MS = 0.1
+TARGETS = ("ttft_ms", "itl_ms")
 """The shortest time that an option may give: deadlines are not checked more often."""
 
 
@@ -111,6 +113,44 @@ def _amount(unit: str, least: float, most: float) -> Callable[[str], float]:
 seconds = _amount("seconds", 0, MAX_SECONDS)
 some_seconds = _amount("seconds", LEAST_SECONDS, MAX_SECONDS)
 some_milliseconds = _amount("milliseconds", LEAST_TARGET_MS, MAX_SECONDS * 1000)
+
+
+def priority_targets(given: str) -> tuple[PriorityTargets, ...]:
+    """Return the targets of priorities: `0:ttft_ms=500,itl_ms=40;1:ttft_ms=2000`."""
+    found: dict[int, PriorityTargets] = {}
+    for part in filter(None, (part.strip() for part in given.split(";"))):
+        number, _, targets = part.partition(":")
+        try:
+            priority = int(number)
+        except ValueError:
+            raise ValueError(
+                f"expected PRIORITY:ttft_ms=N,itl_ms=N, one or both, and a ';' before the next "
+                f"priority, got {part!r}"
+            ) from None
+        if priority in found:
+            raise ValueError(f"priority {priority} is given twice")
+        found[priority] = PriorityTargets(priority, **_targets(part, targets))
+    if not found:
+        raise ValueError(f"expected targets such as 0:ttft_ms=500,itl_ms=40, got {given!r}")
+    return tuple(found.values())
+
+
+def _targets(part: str, given: str) -> dict[str, float]:
+    """Return the numbers of one priority by their names."""
+    targets: dict[str, float] = {}
+    for word in given.split(","):
+        name, _, number = (each.strip() for each in word.partition("="))
+        if name not in TARGETS:
+            raise ValueError(f"expected {' or '.join(TARGETS)} in {part!r}, got {name!r}")
+        if name in targets:
+            raise ValueError(f"{name} is given twice in {part!r}")
+        try:
+            targets[name] = some_milliseconds(number)
+        except ValueError as error:
+            raise ValueError(f"{name} in {part!r}: {error}") from None
+    return targets
+
+
 minutes = _amount("minutes", 0, MAX_SECONDS / 60)
 gibibytes = _amount("GiB", 0, MAX_GIB)
 share = _amount("a share", 0, 1)

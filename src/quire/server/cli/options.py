@@ -16,7 +16,7 @@ from quire.models.config import (
 )
 from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
     MAX_ENGINES,
@@ -36,6 +36,7 @@ from quire.server.cli.option_values import (
     named,
     one_number_of,
     one_of,
+    priority_targets,
     seconds,
     share,
     some_milliseconds,
@@ -250,20 +251,35 @@ OPTIONS: tuple[Option, ...] = (
         "by the tenant with the least service for its weight.",
     ),
     Option(
+        "queue-order",
+        SCHEDULING,
+        one_of(*QueueOrder),
+        "Order of requests that the policy holds equal: `arrival`, or `shortest` for those first "
+        "that are expected to take the least time of the device, within a bound.",
+    ),
+    Option(
         "target-ttft-ms",
         SCHEDULING,
         some_milliseconds,
-        "Target of milliseconds to the first token, where neither a request nor its key has one: "
-        "`quire:slo_attained_total` and `quire:slo_missed_total` count by it.",
+        "Target of milliseconds to the first token, where neither a request, its key nor its "
+        "priority has one: `quire:slo_attained_total` and `quire:slo_missed_total` count by it.",
         shown="none",
     ),
     Option(
         "target-itl-ms",
         SCHEDULING,
         some_milliseconds,
-        "Target of milliseconds between tokens, where neither a request nor its key has one: "
-        "prompts get what a step of that time leaves them. Without one they take no more than "
-        "seven times the time that the outputs of a step take.",
+        "Target of milliseconds between tokens, where neither a request, its key nor its priority "
+        "has one: prompts get what a step of that time leaves them. Without one they take no more "
+        "than seven times the time that the outputs of a step take.",
+        shown="none",
+    ),
+    Option(
+        "priority-targets",
+        SCHEDULING,
+        priority_targets,
+        "Latency targets by priority, where neither a request nor its key has one, as in "
+        "`0:ttft_ms=500,itl_ms=40;1:ttft_ms=2000`; only with `--scheduling-policy priority`.",
         shown="none",
     ),
     Option(

@@ -193,4 +193,5 @@ def _check(engine: EngineConfig) -> None:
 
 def _strings(values: Mapping[str, OptionValue], key: str) -> tuple[str, ...]:
     given = values.get(key)
-    return given if isinstance(given, tuple) else ()
+    texts = given if isinstance(given, tuple) else ()
+    return tuple(each for each in texts if isinstance(each, str))

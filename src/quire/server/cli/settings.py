@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from quire.scheduler.policy import PolicyName
 from quire.server.cli.config_table import shown_default
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import (
@@ -177,6 +178,7 @@ def _check(config: ServerConfig) -> None:
     _check_replicas(config)
     _check_engines(config)
     _check_transfer(config)
+    _check_priority_targets(config)
     if config.admin_key in [each.key for each in config.api_keys]:
         raise InvalidOption(
             "--admin-key is one of the API keys too: give it a key that no client has"
@@ -249,6 +251,17 @@ def _check_transfer(config: ServerConfig) -> None:
         )
 
 
+def _check_priority_targets(config: ServerConfig) -> None:
+    """Check that priorities which have targets are looked at. Raises InvalidOption."""
+    for scheduling in (model.engine.scheduling for model in config.models):
+        policy = scheduling.scheduling_policy
+        if scheduling.priority_targets and policy is not PolicyName.PRIORITY:
+            raise InvalidOption(
+                f"--priority-targets is given, but --scheduling-policy is {policy}, which looks at "
+                "no priorities: it must be priority"
+            )
+
+
 def _check_tls(config: ServerConfig) -> None:
     """Check which options of TLS go together. Raises InvalidOption."""
     given = {
@@ -269,7 +282,8 @@ def _check_tls(config: ServerConfig) -> None:
 
 def _strings(values: Mapping[str, OptionValue], key: str) -> tuple[str, ...]:
     given = values.get(key)
-    return given if isinstance(given, tuple) else ()
+    texts = given if isinstance(given, tuple) else ()
+    return tuple(each for each in texts if isinstance(each, str))
 
 
 def _path(values: Mapping[str, OptionValue], key: str) -> str | None:

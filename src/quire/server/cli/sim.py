@@ -16,7 +16,7 @@ from quire.engine.recording.flight_file import FlightFileError
 from quire.output_files import check_plotting
 from quire.process_age import uncollected
 from quire.progress import Progress
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.server.app.exit_codes import USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.version import __version__
@@ -51,7 +51,12 @@ from quire.workbench.simulation.simulation import (
 from quire.workbench.simulation.sweep import SweepResult, grid_of, sweep
 from quire.workbench.simulation.traces.read import Trace, read_trace
 from quire.workbench.simulation.traces.trace_error import TraceError
-from quire.workbench.simulation.traces.traced_request import assigned, sped_up, with_targets
+from quire.workbench.simulation.traces.traced_request import (
+    asking_for,
+    assigned,
+    sped_up,
+    with_targets,
+)
 from quire.workbench.simulation.virtual.fleet import FleetSize
 from quire.workbench.simulation.virtual.sending import LinkSpeed
 
@@ -111,6 +116,8 @@ def _check_engines(flags: argparse.Namespace) -> None:
         )
     if flags.sweep and len(flags.prefill_engines) > 1:
         raise ValueError("--sweep takes one number of --prefill-engines")
+    if flags.sweep and len(flags.queue_order) > 1:
+        raise ValueError("--sweep takes one --queue-order")
 
 
 def _calibrated(flags: argparse.Namespace, progress: Progress) -> list[str]:
@@ -180,7 +187,7 @@ def _simulation(flags: argparse.Namespace, cost: CostFile, trace: Trace) -> Simu
         None if each is None else each / 1000
         for each in (flags.target_ttft_ms, flags.target_itl_ms)
     ]
-    drawn = with_targets(drawn, *targets_s)
+    drawn = asking_for(with_targets(drawn, *targets_s), flags.max_tokens)
     load = SimLoad(sped_up(drawn, flags.speed_up), trace.load.concurrency)
     ratios = () if cost.fit is None else cost.fit.ratios
     server = cost.server if trace.run is None else ServerCost()
@@ -215,6 +222,8 @@ def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
         "keep_sessions",
     )
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+    if flags.queue_order:
+        given["queue_order"] = flags.queue_order[0]
     scheduler = replace(engine.scheduler, **given)
     cache = replace(engine.cache, max_chunk_tokens=scheduler.max_num_batched_tokens)
     if flags.num_gpu_blocks_override is not None:
@@ -248,11 +257,12 @@ def _outcomes(
     recorded run, if there is one."""
     found = [] if trace.run is None else [(RECORDED, recorded_outcome(trace.run))]
     num = len(base.load.requests)
-    for policy, num_prefill in product(flags.policy, flags.prefill_engines):
-        scheduler = replace(base.engine.scheduler, scheduling_policy=policy)
+    orders = flags.queue_order or (base.engine.scheduler.queue_order,)
+    for policy, order, num_prefill in product(flags.policy, orders, flags.prefill_engines):
+        scheduler = replace(base.engine.scheduler, scheduling_policy=policy, queue_order=order)
         engine = replace(base.engine, scheduler=scheduler)
         tried = replace(base, engine=engine, size=_size(flags, cost, num_prefill))
-        name = _name(policy, flags.engines, num_prefill)
+        name = _name(policy, order, flags.engines, num_prefill)
 
         def show(num_ended: int, name: str = name) -> None:
             progress.show(f"simulating {name}", num_ended, num)
@@ -262,12 +272,13 @@ def _outcomes(
     return found
 
 
-def _name(policy: PolicyName, num_engines: int, num_prefill: int) -> str:
+def _name(policy: PolicyName, order: QueueOrder, num_engines: int, num_prefill: int) -> str:
     """Return what a column of the report is called."""
+    served = policy.value if order is QueueOrder.ARRIVAL else f"{policy}, {order}"
     if num_engines == 1:
-        return policy.value
+        return served
     num_others = num_engines - num_prefill
-    return f"{policy}, {num_prefill} + {num_others}" if num_prefill else f"{policy}, {num_engines}"
+    return f"{served}, {num_prefill} + {num_others}" if num_prefill else f"{served}, {num_engines}"
 
 
 def _schedule(trace: Trace) -> str:

@@ -107,10 +107,13 @@ class EngineRequestBuilder:
 
     @property
     def _targets(self) -> LatencyTargets:
-        """The targets of the request, else of its key, else of the server."""
-        scheduling = self.serving.scheduling
-        of_server = LatencyTargets(scheduling.target_ttft_ms, scheduling.target_itl_ms)
-        return self.options.targets.or_else(self.tenant.targets).or_else(of_server)
+        """The targets of the request, else of its key, else of its priority, else of the server."""
+        scheduling, priority = self.serving.scheduling, self.options.priority or 0
+        targets = self.options.targets.or_else(self.tenant.targets)
+        for each in scheduling.priority_targets:
+            if each.priority == priority:
+                targets = targets.or_else(LatencyTargets(each.ttft_ms, each.itl_ms))
+        return targets.or_else(LatencyTargets(scheduling.target_ttft_ms, scheduling.target_itl_ms))
 
     @property
     def _num_logprobs(self) -> int | None:

@@ -192,7 +192,7 @@ class GenerationStream:
         message = f"{refusal.message[:1].upper()}{refusal.message[1:]}."
         self._note_refusal(refusal.reason)
         if refusal.reason is Reason.DEADLINE_HOPELESS:
-            return DeadlineExceeded(message)
+            return DeadlineExceeded(message, refusal.wait_s)
         if refusal.reason is Reason.QUARANTINED:
             return Quarantined()
         if refusal.reason in _FULL:

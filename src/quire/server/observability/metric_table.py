@@ -210,6 +210,18 @@ METRICS: tuple[Metric, ...] = (
         "kind",
         twin=False,
     ),
+    _counter(
+        "slo_foreseen_total",
+        "Requests whose first token was expected after its target when they came.",
+        "kind",
+        twin=False,
+    ),
+    _counter(
+        "requests_let_by_total",
+        "Requests that were next and let a shorter one by, under `--queue-order shortest`; each "
+        "counts once.",
+        twin=False,
+    ),
     _gauge(
         "step_time_error",
         "Mean share by which the expected times of recent steps were wrong. A target between "

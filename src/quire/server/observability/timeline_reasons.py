@@ -31,6 +31,9 @@ _ENDED = Meaning(None, TimelinePart.DELIVERED)
 
 MEANINGS: Mapping[Reason, Meaning] = {
     Reason.QUEUED: Meaning("requests_ahead", TimelinePart.QUEUED),
+    Reason.LATE_EXPECTED: Meaning("ms_late"),
+    Reason.COUNTS_LATER: Meaning("ms_later"),
+    Reason.LET_BY: Meaning("ms_shorter"),
     Reason.ROUTED: Meaning(),
     Reason.NEXT_TURN: Meaning("ms_since_last"),
     Reason.WAITS_FOR_BLOCKS: Meaning("blocks_short"),

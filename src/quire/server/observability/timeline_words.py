@@ -32,6 +32,11 @@ SENTENCES: Mapping[Reason, str] = {
     Reason.LATE: (
         "Lets others by: its first token would be {n} ms late, or would make others late."
     ),
+    Reason.LATE_EXPECTED: "Its first token is expected {n} ms after its target.",
+    Reason.COUNTS_LATER: (
+        "Counts as if it had come {n} ms later, since it is expected to take long."
+    ),
+    Reason.LET_BY: "Lets {other} by, which is shorter (by {n} ms of the order).",
     Reason.LOADED_FROM_DISK: "Had {tokens} of its prompt read from disk.",
     Reason.LOADED_FROM_PEER: "Had {tokens} of its prompt from another engine.",
     Reason.ADMITTED: "Admitted; {tokens} of its prompt were in the prefix cache.",
@@ -68,7 +73,7 @@ SENTENCES: Mapping[Reason, str] = {
     ),
     Reason.DEADLINE_EXCEEDED: "Ended: its time limit had passed.",
     Reason.QUARANTINED: "Ended: it crashes engines.",
-    Reason.DEADLINE_HOPELESS: "Refused: those ahead take longer than it has time.",
+    Reason.DEADLINE_HOPELESS: "Refused: it takes longer than there is time.",
     Reason.FORK_DIFFERS: "Refused: its prompt is not the one it should share.",
     Reason.PROMPT_EMPTY: "Refused: its prompt is empty.",
     Reason.CONTEXT_EXCEEDED: "Refused: prompt and output exceed the context.",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quire.output_files import drawable, writable
-from quire.scheduler.policy import PolicyName
+from quire.scheduler.policy import PolicyName, QueueOrder
 
 DEFAULT_COST = "h100-8b"
 DEFAULT_LINK_GBIT_S = 25.0
@@ -50,6 +50,14 @@ def _policies(text: str) -> tuple[PolicyName, ...]:
         return tuple(dict.fromkeys(PolicyName(each) for each in text.split(",")))
     except ValueError:
         known = ", ".join(PolicyName)
+        raise argparse.ArgumentTypeError(f"expected some of {known}, got {text!r}") from None
+
+
+def _orders(text: str) -> tuple[QueueOrder, ...]:
+    try:
+        return tuple(dict.fromkeys(QueueOrder(each) for each in text.split(",")))
+    except ValueError:
+        known = ", ".join(QueueOrder)
         raise argparse.ArgumentTypeError(f"expected some of {known}, got {text!r}") from None
 
 
@@ -107,6 +115,13 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=_count(0), default=0, metavar="N", help="random seed [0]")
     parser.add_argument(
+        "--max-tokens",
+        type=_count(1),
+        metavar="N",
+        help="let requests ask for up to N tokens of output; they end as in the trace all the same "
+        "[as many as they have, or as recorded]",
+    )
+    parser.add_argument(
         "--tenants",
         type=_count(1),
         default=1,
@@ -135,6 +150,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         default=(PolicyName.FCFS,),
         metavar="LIST",
         help=f"scheduling policies side by side: {','.join(PolicyName)} [fcfs]",
+    )
+    parser.add_argument(
+        "--queue-order",
+        type=_orders,
+        default=(),
+        metavar="LIST",
+        help=f"orders of equal requests side by side: {','.join(QueueOrder)} [arrival, or as "
+        "recorded]",
     )
     for flag, what in (
         ("max-num-seqs", "maximum sequences of a step"),

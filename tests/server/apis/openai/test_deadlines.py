@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.engine.config import SchedulingConfig
+from quire.engine.config import PriorityTargets, SchedulingConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
@@ -78,6 +78,39 @@ def test_targets_are_those_of_the_request_else_of_its_key_else_of_the_server(
             assert served.client.post(path, json=body, headers=headers).status_code == 200
         found = [(each.target_ttft_s, each.target_itl_s) for each in served.engine.submitted]
     assert found == [(0.5, None), (0.5, 0.02), (0.09, 0.0355)]
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_targets_of_a_priority_are_between_those_of_the_key_and_of_the_server(path: str) -> None:
+    plain = plain_config()
+    scheduling = SchedulingConfig(
+        scheduling_policy=PolicyName.PRIORITY,
+        target_ttft_ms=500.0,
+        priority_targets=(PriorityTargets(0, itl_ms=40.0), PriorityTargets(2, 2000.0, 90.0)),
+    )
+    engine = replace(plain.model.engine, scheduling=scheduling)
+    keys = (ApiKey("plain"), ApiKey("fast", target_itl_ms=20))
+    with serving(replace(with_model(plain, engine=engine), api_keys=keys)) as served:
+        asked: tuple[tuple[str, dict[str, object]], ...] = (
+            ("plain", {}),
+            ("plain", {"priority": 1}),
+            ("plain", {"priority": 2}),
+            ("fast", {"priority": 2}),
+            ("fast", {"priority": 2, "target_ttft_ms": 90}),
+        )
+        for key, fields in asked:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = FIELDS[path] | fields
+            assert served.client.post(path, json=body, headers=headers).status_code == 200
+        found = [(each.target_ttft_s, each.target_itl_s) for each in served.engine.submitted]
+    assert found == [(0.5, 0.04), (0.5, None), (2.0, 0.09), (2.0, 0.02), (0.09, 0.02)]
+
+
+def test_a_deadline_is_worth_another_try_where_waiting_helps(served: Served) -> None:
+    served.engine.refuses, served.engine.wait_s = Reason.DEADLINE_HOPELESS, 3.2
+    reply = served.complete(prompt="x", deadline_ms=5000)
+    assert (reply.status_code, reply.headers["retry-after"]) == (504, "4")
+    assert reply.headers["x-should-retry"] == "false", "not at once, within the deadline"
 
 
 @pytest.mark.parametrize("path", FIELDS)

@@ -128,6 +128,16 @@ def with_targets(
         )
 
 
+def asking_for(
+    requests: Iterable[TracedRequest], max_tokens: int | None
+) -> Iterator[TracedRequest]:
+    """Yield the requests with at least so many tokens allowed, whatever their outputs have; None
+    keeps what they ask for."""
+    for each in requests:
+        most = each.max_tokens if max_tokens is None else max(max_tokens, each.num_output_tokens)
+        yield replace(each, max_tokens=most)
+
+
 def sped_up(requests: Iterable[TracedRequest], times: float) -> list[TracedRequest]:
     """Return the requests, sent so many times faster after another."""
     return [replace(each, sent_s=each.sent_s / times) for each in requests]
