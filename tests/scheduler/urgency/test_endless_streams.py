@@ -138,7 +138,7 @@ def gives_late_ones_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def lets_nobody_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "quire.scheduler.policy.Policy.priority_key",
-        lambda _policy, new, *, arrived_s, number: (new.priority, number),
+        lambda _policy, new, *, arrived_s, lead_s, number: (new.priority, number),
     )
 
 
