@@ -14,7 +14,6 @@ from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish, Refusal
-from tests.engine.timed_model import StepTimes
 from tests.engine.toy_engine import (
     GRAMMARS,
     MAX_MODEL_LEN,
@@ -25,6 +24,7 @@ from tests.engine.toy_engine import (
     play,
     vector_alone,
 )
+from tests.models.timed_model import StepTimes
 from tests.models.toy_stacks import layer_stacks
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)

@@ -27,8 +27,8 @@ from quire.scheduler.policy import PolicyName, QueueOrder
 from quire.scheduler.request import Event, NewRequest, PoolingKind, ResumedOutput
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
-from tests.engine.timed_model import StepTimes, TimedModel
 from tests.engine.toy_grammars import ToyGrammars
+from tests.models.timed_model import StepTimes, TimedModel
 
 VOCAB_SIZE = 24
 MAX_MODEL_LEN = 48

@@ -120,9 +120,10 @@ def test_old_events_are_not_told_again() -> None:
 
 
 def test_a_prompt_that_was_paid_for_is_not_charged_again() -> None:
-    """Else the next of its tenant would be behind one of another that came as early."""
+    """Else the next of its tenant would be behind one of another, which was served a little."""
     config = replace(CONFIG, max_num_seqs=2, scheduling_policy=PolicyName.FAIR)
     driver = Driver(config)
+    driver.scheduler.charge({"b": 1.0})
     resume(driver, replace(request("a", num_prompt=20), tenant="a"))
     for name in ("b", "a2", "b2"):
         assert driver.add(replace(request(name), tenant=name[0])) is None

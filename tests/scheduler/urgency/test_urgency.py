@@ -392,7 +392,7 @@ def any_crowd(crowd: Crowd) -> None:
 @pytest.mark.parametrize(
     ("plant", "law"),
     [
-        (takes_all_who_are_worse, any_crowd),
+        (takes_all_who_are_worse, lambda: test_as_few_go_as_free_the_blocks(6, ["small"])),
         (takes_places_without_end, any_crowd),
         (takes_places_of_equals, any_crowd),
         (takes_the_place_of_whom_it_forks, test_no_place_is_taken_of_whom_a_request_forks),
