@@ -93,7 +93,7 @@ def test_a_reference_that_depends_on_the_way_to_it_is_followed_each_time() -> No
         "anyOf": [{"allOf": [{"$ref": "node"}, {"$ref": "strict"}]}, {"$ref": "node"}],
     }
     draft = jsonschema.Draft202012Validator
-    values: list[object] = [{"next": {}}, {"next": {"next": 1}}, {"next": 1}]
+    values: tuple[Any, ...] = ({"next": {}}, {"next": {"next": 1}}, {"next": 1})
     for value in values:
         assert leanly(draft, schema)(schema).is_valid(value) is draft(schema).is_valid(value)
 
