@@ -134,7 +134,7 @@ def test_targets_are_shown_with_the_shares_of_tokens_in_time(
     begun(page, served)
     lines = page.tab.get_by_role("list", name="Latency targets")
     heads = page.tab.get_by_role("columnheader")
-    assert lines.is_hidden() and "Targets" not in heads.all_inner_texts()
+    assert lines.is_hidden() and "Targets" not in heads.all_text_contents()
     timed = entered(0, "cmpl-a-0")._replace(target_ttft_s=0.5, target_itl_s=0.05)
     waits = entered(1, "cmpl-b-0")
     paced = event(Reason.PACED, 64, "cmpl-a-0")
@@ -155,7 +155,7 @@ def test_targets_are_shown_with_the_shares_of_tokens_in_time(
         "Computed in parts: prompts get 64 tokens of a step, so that cmpl-a-0 keeps its target "
         "of 50 ms."
     ).wait_for()
-    assert "Targets" in heads.all_inner_texts()
+    assert "Targets" in heads.all_text_contents()
     firsts, laters, paced_to = lines.get_by_role("listitem").all_inner_texts()
     lately = r"in the last \d s"
     assert re.fullmatch(rf"First tokens in time: 90 % of 10 {lately}, 90 % of 10 in all\.", firsts)

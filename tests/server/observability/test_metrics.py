@@ -211,7 +211,13 @@ def test_metrics_are_compressed_for_those_who_ask(
 
 
 def test_every_account_of_an_engine_is_a_gauge_or_goes_on_in_the_next_one() -> None:
-    known = {"num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"}
+    known = {
+        "num_running",
+        "num_waiting",
+        "num_waiting_for_capacity",
+        "predicted_wait_s",
+        "step_time_error",
+    }
     prefixes = ("num_blocks_", "num_states_", "num_recent_")
     assert GAUGES == known | {name for name in Stats._fields if name.startswith(prefixes)}
     metrics = ModelMetrics(())
