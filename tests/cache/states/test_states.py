@@ -136,16 +136,6 @@ def test_before_any_prompt_goes_on_ends_of_prompts_outlive_their_ladders() -> No
     assert found_now.count(40) >= 3, found_now
 
 
-def test_a_snapshot_is_no_younger_when_those_beside_it_are_evicted() -> None:
-    policy = replace(ENDS, ladder=16, outputs=False)
-    cache = KVCache(replace(CONFIG, num_blocks=400, num_states=8, snapshots=policy))
-    serve(cache, prompt(0, 61))
-    for first in range(100, 1300, 100):
-        serve(cache, prompt(first, 61))
-        assert found(cache, [*prompt(first, 61), 0]) == 60
-    assert found(cache, [*prompt(0, 61), 0]) == 0
-
-
 def test_an_output_keeps_its_last_snapshot_where_every_state_is_taken() -> None:
     cache = KVCache(replace(CONFIG, num_states=5))
     for first in range(100, 500, 100):
