@@ -126,6 +126,16 @@ def test_a_prompt_with_another_end_goes_on_from_a_rung_of_the_ladder() -> None:
     assert found_after[31] == found_after[24] == 24 and found_after[23] == 0
 
 
+def test_before_any_prompt_goes_on_ends_of_prompts_outlive_their_ladders() -> None:
+    policy = replace(ENDS, ladder=16, outputs=False)
+    cache = KVCache(replace(CONFIG, num_blocks=100, num_states=8, snapshots=policy))
+    firsts = range(100, 900, 100)
+    for first in firsts:
+        serve(cache, prompt(first, 41))
+    found_now = [found(cache, [*prompt(first, 41), 0]) for first in firsts[-4:]]
+    assert found_now.count(40) >= 3, found_now
+
+
 def test_an_output_keeps_its_last_snapshot_where_every_state_is_taken() -> None:
     cache = KVCache(replace(CONFIG, num_states=5))
     for first in range(100, 500, 100):

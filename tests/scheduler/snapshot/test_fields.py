@@ -9,6 +9,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.states.host_states import HostState, HostStates
 from quire.cache.states.planned_places import PlannedPlaces
+from quire.cache.states.policy import PLANNED
 from quire.cache.states.state_pool import Snapshot, StatePool
 from quire.cache.states.state_table import StateTable
 from quire.scheduler.config import SchedulerConfig
@@ -71,8 +72,8 @@ PLAIN: dict[type, str] = {
     "payer name states",
     StateTable: "live current position num_known num_saved wanted pending kept last_output "
     "num_output_blocks num_kv_found",  # the last is asked for at an admission alone
-    Snapshot: "state_id content num_blocks kind before num_saved after used num_hits num_lent "
-    "priority",
+    Snapshot: "state_id content num_blocks kind before num_saved after used level num_hits "
+    "num_lent priority",
 }
 
 
@@ -93,14 +94,14 @@ def test_every_field_is_known() -> None:
 
 
 def test_every_field_of_the_pool_of_states_is_known() -> None:
-    pool = StatePool(4, 1.0, lambda content: True)
+    pool = StatePool(4, PLANNED, 16, lambda content: True)
     fields = {field.lstrip("_") for field in vars(pool)}
     anew = {"gain_weight", "is_reachable", "offload", "num_held", "order"}
     assert fields == anew | set("free num_refs snapshots digest_of time level places".split())
     host = {field.lstrip("_") for field in vars(HostStates(2))}
     assert host == {"num_states", "free", "cached", "swapped"}
-    places = {field.lstrip("_") for field in vars(PlannedPlaces(4))}
-    assert places == {"max_places", "places", "counts"}
+    places = {field.lstrip("_") for field in vars(PlannedPlaces(4, 1))}
+    assert places == {"max_places", "rung_doubt", "places", "counts"}
 
 
 def test_every_field_of_plain_values_is_known() -> None:

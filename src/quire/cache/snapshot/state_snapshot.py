@@ -23,6 +23,7 @@ class FindableState(NamedTuple):
     before: int
     num_saved: int
     used: int
+    level: float
     num_hits: int
     num_lent: float
     priority: float
@@ -110,6 +111,7 @@ def snapshot_states(cache: StateCache, numbers: DigestNumbers) -> StatesSnapshot
             _number(each.before, numbers),
             each.num_saved,
             each.used,
+            each.level,
             each.num_hits,
             each.num_lent,
             each.priority,
@@ -158,6 +160,7 @@ def restore_states(
             each.num_saved,
             {},
             each.used,
+            each.level,
             each.num_hits,
             each.num_lent,
             each.priority,

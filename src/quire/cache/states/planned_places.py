@@ -4,6 +4,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from quire.cache.states.policy import SnapshotKind
+
 WINDOW = 256
 """The counts of a kind are halved at so many places: new ones count for more."""
 MANY = 2
@@ -12,7 +14,8 @@ MANY = 2
 
 DOUBT = 0.1
 """A kind of which nothing is known counts as so many places that were found and as many that were
-not."""
+not. The next prompt goes on from one place at most, and nothing is known of where others part from
+it: so the rungs of a ladder share the doubt of one kind."""
 
 
 class PlaceUse(NamedTuple):
@@ -34,8 +37,9 @@ class PlannedPlaces:
     snapshot as well: what was evicted or never taken would have been found.
     """
 
-    def __init__(self, max_places: int) -> None:
+    def __init__(self, max_places: int, num_rungs: int) -> None:
         self._max_places = max_places
+        self._rung_doubt = DOUBT / max(num_rungs, 1)
         self._places: OrderedDict[bytes, PlaceUse] = OrderedDict()
         self._counts: dict[PlaceUse, tuple[int, int]] = {}
 
@@ -66,7 +70,7 @@ class PlannedPlaces:
 
     def expected_uses(self, digest: bytes, kind: int) -> float:
         """Return how often a place will be found, by the likelihoods of being found once more; each
-        is one half where nothing is known."""
+        is one half where nothing is known, and less for one of many rungs."""
         use = self._places.get(digest, PlaceUse(kind))
         likely = self._likelihood(use._replace(num_found=MANY))
         expected = likely / (1 - likely)
@@ -76,7 +80,8 @@ class PlannedPlaces:
 
     def _likelihood(self, use: PlaceUse) -> float:
         num_uses, num = self._counts.get(use, (0, 0))
-        return (min(num_uses, num) + DOUBT) / (num + 2 * DOUBT)
+        doubt = self._rung_doubt if use.kind >= SnapshotKind.LADDER else DOUBT
+        return (min(num_uses, num) + doubt) / (num + 2 * DOUBT)
 
     def has_any(self, digests: Iterable[bytes]) -> bool:
         """Return whether one of these blocks ends at a place."""

@@ -62,7 +62,7 @@ class SnapshotPolicy:
             apart = -(-self.interval // block_size)
             for block in range(apart, num_tokens // block_size + 1, apart):
                 kinds[block] = SnapshotKind.INTERVAL
-        for rung in range((self.ladder // block_size).bit_length()):
+        for rung in range(self.num_rungs(block_size)):
             kinds[last - (1 << rung)] = SnapshotKind.LADDER + rung
         if self.junctions:
             kinds[min(num_kv_found // block_size, last)] = SnapshotKind.JUNCTION
@@ -74,6 +74,10 @@ class SnapshotPolicy:
             for block in sorted(kinds)
             if block * block_size > num_found
         ]
+
+    def num_rungs(self, block_size: int) -> int:
+        """Return the number of rungs of the ladder before the end of a long prompt."""
+        return (self.ladder // block_size).bit_length()
 
 
 PLANNED = SnapshotPolicy()

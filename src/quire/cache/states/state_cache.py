@@ -55,7 +55,9 @@ class StateCache:
         copies: list[BlockCopy],
     ) -> None:
         policy = config.snapshots
-        self._pool = StatePool(config.num_states, policy.gain_weight, is_reachable, self._offloaded)
+        self._pool = StatePool(
+            config.num_states, policy, config.block_size, is_reachable, self._offloaded
+        )
         self._host = HostStates(config.num_host_states)
         self._copies = copies
         self._is_reachable = is_reachable

@@ -16,12 +16,15 @@ from typing import NamedTuple
 from quire.cache.block_pool import AccountsError
 from quire.cache.chain import Chain, Content
 from quire.cache.states.planned_places import PlannedPlaces
+from quire.cache.states.policy import SnapshotPolicy
 from quire.cache.states.state_use import NULL_STATE
 
 PLACES_PER_STATE, LEAST_PLACES = 16, 4096
 """So many places are remembered for each state, and so many at least."""
 MAX_ENTRIES = 4
 """The order of eviction is built anew where it has so many entries for each snapshot."""
+MAX_REVALUED = 64
+"""So many snapshots are given a greater worth, at most, to find the one to be evicted next."""
 NOWHERE = b""
 """No block has this digest."""
 
@@ -57,7 +60,8 @@ class Snapshot:
     compute `num_saved` blocks more: those from the snapshot `before` on, which is found by that
     digest. The snapshots `after` have this one before them. Prompts that would find places after it
     that have no snapshot go on from it too: `num_lent` are expected. `used` is the time of its last
-    use. It is evicted before those of a greater `priority`."""
+    use, and `level` the priority of the last snapshot that was evicted by then. It is evicted
+    before those of a greater `priority`."""
 
     state_id: int
     content: Content
@@ -67,6 +71,7 @@ class Snapshot:
     num_saved: int
     after: dict[bytes, None] = field(default_factory=dict)
     used: int = 0
+    level: float = 0.0
     num_hits: int = 0
     num_lent: float = 0.0
     priority: float = 0.0
@@ -78,14 +83,17 @@ class StatePool:
     the digest of each snapshot that is evicted, and says whether it can be found on the host.
 
     Eviction is greedy dual (Young 1994): the priority of a snapshot is the number of blocks that it
-    is expected to save, beside the priority of the last one that was evicted, which grows: so that
-    what is not used is evicted in the end, however much it would save.
+    is expected to save, beside the priority of the last one that was evicted before its last use,
+    which grows: so that what is not used is evicted in the end, however much it would save. What is
+    expected changes with what others do, and makes no snapshot younger. Where it has grown, this is
+    seen when the snapshot would be evicted.
     """
 
     def __init__(
         self,
         num_states: int,
-        gain_weight: float,
+        policy: SnapshotPolicy,
+        block_size: int,
         is_reachable: Callable[[Content], bool],
         offload: Callable[[bytes, Snapshot], bool] = lambda digest, snapshot: False,
     ) -> None:
@@ -95,8 +103,10 @@ class StatePool:
         self._snapshots: dict[bytes, Snapshot] = {}
         self._digest_of: dict[int, bytes] = {}
         self._order: list[tuple[float, int, bytes]] = []  # a heap; may have entries of before
-        self._places = PlannedPlaces(max(PLACES_PER_STATE * num_states, LEAST_PLACES))
-        self._gain_weight = gain_weight
+        self._places = PlannedPlaces(
+            max(PLACES_PER_STATE * num_states, LEAST_PLACES), policy.num_rungs(block_size)
+        )
+        self._gain_weight = policy.gain_weight
         self._is_reachable = is_reachable
         self._offload = offload
         self._time = 0
@@ -308,14 +318,19 @@ class StatePool:
         """Note a use of a snapshot, which is the last now."""
         self._time += 1
         self._snapshots[digest].used = self._time
+        self._snapshots[digest].level = self._level
         self._value(digest)
 
     def _value(self, digest: bytes) -> None:
         """Give a snapshot its priority anew."""
         each = self._snapshots[digest]
-        num_uses = self._places.expected_uses(digest, each.kind) + each.num_lent
-        each.priority = self._level + self._gain_weight * num_uses * each.num_saved
+        each.priority = self._worth(digest, each)
         self._enter(digest, each)
+
+    def _worth(self, digest: bytes, each: Snapshot) -> float:
+        """Return the priority that a snapshot has by what is known now."""
+        num_uses = self._places.expected_uses(digest, each.kind) + each.num_lent
+        return each.level + self._gain_weight * num_uses * each.num_saved
 
     def _revalue(self, digest: bytes) -> None:
         """Give a snapshot its priority anew, unless it is lost with its K and V."""
@@ -341,6 +356,7 @@ class StatePool:
 
     def _least(self) -> bytes | None:
         """Return the digest of the snapshot to be evicted next, None if all are held."""
+        num_revalued = 0
         while self._order:
             priority, used, digest = self._order[0]
             each = self._snapshots.get(digest)
@@ -349,6 +365,9 @@ class StatePool:
             elif self._num_refs[each.state_id]:
                 heappop(self._order)
             elif priority == -inf and self._is_reachable(each.content):
+                self._value(digest)
+            elif -inf < priority < self._worth(digest, each) and num_revalued < MAX_REVALUED:
+                num_revalued += 1
                 self._value(digest)
             else:
                 return digest
