@@ -215,7 +215,6 @@ class Admission:
             if admitted.num_states:
                 return Blocker(Reason.WAITS_FOR_STATE, admitted.num_states)
             if admitted.num_blocks <= num_reserved:
-                self._sessions.note_held(request, now)
                 return Blocker(Reason.WAITS_FOR_SESSIONS, admitted.num_blocks)
             return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks - num_reserved)
         if self._counters.note_admission(request, admitted, now, was_swapped=was_swapped):

@@ -366,6 +366,7 @@ class Scheduler:
                 continue
             head.note(now, *blocker)
             if blocker.reason is Reason.WAITS_FOR_SESSIONS and not head.is_held:
+                self._sessions.note_held(head, now)
                 self._waiting.hold(head)
                 continue
             if blocker.reason not in HOLDING_NOBODY:

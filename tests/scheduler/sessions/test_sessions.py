@@ -313,3 +313,34 @@ def test_every_turn_ends_whoever_else_comes(data: st.DataObject) -> None:
         admitted = [each for each in timeline if each.reason is Reason.ADMITTED]
         if held and admitted:
             assert admitted[0].time_s - held[0].time_s <= 6 * (LEAD_S + 30)
+
+
+def test_a_held_request_is_not_held_back_by_small_ones() -> None:
+    """A session goes on all the time, and new ones that need no kept block come with each step."""
+    driver = roomy(2001, replace(ROOMY, max_num_seqs=4, max_model_len=4096))
+    text = tuple(range(100, 300))
+    serve(driver, turn("a", text, max_tokens=1), calls_tools=True)
+    driver.add(another("long", 8, max_tokens=50))
+    driver.step()
+    driver.add(another("large", 3800))
+    waited_s = 0
+    while "large" not in dict(driver.admissions):
+        waited_s += 1
+        assert waited_s <= LEAD_S + 2
+        driver.add(another(f"small {waited_s}", 4, max_tokens=1))
+        if waited_s % 4 == 0:
+            text = (*text, 7, waited_s)
+            driver.add(turn(f"turn {waited_s}", text, max_tokens=1))
+        driver.step()
+        if f"turn {waited_s}" in driver.finishes:
+            driver.scheduler.note_turn(f"turn {waited_s}", driver.now, calls_tools=True)
+    assert waited_s >= 20
+
+
+def test_what_is_kept_twice_for_a_session_counts_once() -> None:
+    driver = roomy()
+    for number in range(3):
+        text = (number, *range(1, 200))
+        serve(driver, turn(f"a{number}", text, retention_s=60.0, max_tokens=1), calls_tools=True)
+    assert driver.scheduler.stats.num_kept_crowded_out == 0
+    assert driver.scheduler.stats.num_blocks_kept == 300

@@ -1,25 +1,28 @@
 """The blocks that are kept for each tenant: no more than its share of the pool, by weight, among
 the tenants who have requests here or something kept."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 
 class KeptName(NamedTuple):
-    """One kept prefix: its tenant, its blocks, and where a turn is expected its priority."""
+    """One kept prefix: its tenant, the number of its session, its blocks, and where a turn is
+    expected its priority."""
 
     tenant: str
+    session: int
     num_blocks: int
     priority: int | None = None
 
 
 class KeptShares:
-    """Accounts of what is kept, by name, from the oldest on."""
+    """Accounts of what is kept, by name, from the oldest on. What is kept twice for a session, as
+    its client asks for it and the next turn is expected, counts once."""
 
     def __init__(self, num_blocks: int) -> None:
         self._num_blocks = num_blocks
         self._names: dict[str, KeptName] = {}
         self._num_of: dict[str, int] = {}
+        self._of_session: dict[int, dict[str, int]] = {}
         self._weights: dict[str, float] = {}
         self._live: dict[str, int] = {}
 
@@ -41,26 +44,33 @@ class KeptShares:
         weights = self._weights
         share = weights.get(tenant, 1.0) / (sum(weights.values()) or 1.0)
         num_over = self._num_of.get(tenant, 0) + num_blocks - int(share * self._num_blocks)
-        names = []
-        for name in self._of(tenant):
+        names: list[str] = []
+        for session in self._sessions_of(tenant):
             if num_over <= 0:
                 break
-            names.append(name)
-            num_over -= self._names[name].num_blocks
+            names += self._of_session[session]
+            num_over -= self._num_in(session)
         return None if num_over > 0 else names
 
     def add(self, name: str, kept: KeptName) -> None:
         """Note what is kept under a name, in place of what was before."""
         self.remove(name)
+        num_before = self._num_in(kept.session)
         self._names[name] = kept
-        self._num_of[kept.tenant] = self._num_of.get(kept.tenant, 0) + kept.num_blocks
+        self._of_session.setdefault(kept.session, {})[name] = kept.num_blocks
+        num_more = self._num_in(kept.session) - num_before
+        self._num_of[kept.tenant] = self._num_of.get(kept.tenant, 0) + num_more
 
     def remove(self, name: str) -> None:
         """Note that nothing is kept under a name."""
         kept = self._names.pop(name, None)
         if kept is None:
             return
-        self._num_of[kept.tenant] -= kept.num_blocks
+        num_before, own = self._num_in(kept.session), self._of_session[kept.session]
+        del own[name]
+        if not own:
+            del self._of_session[kept.session]
+        self._num_of[kept.tenant] -= num_before - self._num_in(kept.session)
         self._forget(kept.tenant)
 
     def is_expected(self, name: str) -> bool:
@@ -78,8 +88,14 @@ class KeptShares:
         found = [kept.priority for kept in self._names.values() if kept.priority is not None]
         return max(found, default=None)
 
-    def _of(self, tenant: str) -> Iterator[str]:
-        return (name for name, kept in self._names.items() if kept.tenant == tenant)
+    def _sessions_of(self, tenant: str) -> list[int]:
+        """Return the sessions of a tenant, the one that was kept first first."""
+        kept = (each for each in self._names.values() if each.tenant == tenant)
+        return list(dict.fromkeys(each.session for each in kept))
+
+    def _num_in(self, session: int) -> int:
+        """Return how many blocks are kept for a session."""
+        return max(self._of_session.get(session, {}).values(), default=0)
 
     def _forget(self, tenant: str) -> None:
         """Forget a tenant that has neither requests nor anything kept."""

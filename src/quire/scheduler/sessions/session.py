@@ -33,7 +33,6 @@ class KnownSession:
     tails: the last full blocks of the last turn, by which the next is known.
     middle: the block in the middle of the last prompt.
     num_prompt: the tokens of the last prompt.
-    num_cached: the tokens that were cached at the end of the last turn.
     num_first: the full blocks of the first prompt, which other sessions may begin with too.
     turn_id: the id of the last turn's request.
     calls_tools: whether any turn has called tools.
@@ -48,7 +47,6 @@ class KnownSession:
     num_first: int
     num_turns: int = 0
     num_prompt: int = 0
-    num_cached: int = 0
     ended_s: float | None = None
     tails: tuple[BlockMark, ...] = ()
     middle: BlockMark | None = None
@@ -58,6 +56,11 @@ class KnownSession:
     gap: int | None = None
     gap_calls_tools: bool = False
     own_gaps: list[float] = field(default_factory=list)
+
+    def num_known(self, digests: Sequence[bytes]) -> int:
+        """Return how many of the first blocks of a prompt were those of the last turn."""
+        marks = (*self.tails, *(() if self.middle is None else (self.middle,)))
+        return max((each.block + 1 for each in marks if each.is_in(digests)), default=0)
 
     @property
     def ids(self) -> list[SessionId]:

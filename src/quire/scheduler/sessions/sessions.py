@@ -83,6 +83,7 @@ class Sessions:
         self._until_of: dict[str, float] = {}
         self._until: list[tuple[float, str]] = []
         self._num_sessions = 0
+        self._num_held = 0
         self._held_since_s: float | None = None
         self._counts = counts
 
@@ -124,11 +125,9 @@ class Sessions:
             self._until_of[name] = inf
             return
         digests = request.table.chain.digests
-        num_found = max(
-            (each.block + 1 for each in session.tails if each.is_in(digests)), default=0
-        )
-        if num_found:
-            self._keep_expected(session, digests[:num_found], request.new.priority, inf)
+        num_known = session.num_known(digests)
+        if num_known:
+            self._keep_expected(session, digests[:num_known], request.new.priority, inf)
 
     def admit(self, request: Request) -> None:
         """Note that a request has got its blocks."""
@@ -136,7 +135,8 @@ class Sessions:
         if session is None:
             return
         self._let_go(_expected(session))
-        if request.is_held or not session.num_turns:
+        if request.is_held:
+            self._num_held -= 1
             self._held_since_s = None
 
     def leave(self, request: Request, now: float) -> None:
@@ -146,6 +146,9 @@ class Sessions:
             return
         self._shares.close(request.new.tenant)
         self._let_go(_expected(session))
+        self._num_held -= request.is_held
+        if not self._num_held:
+            self._held_since_s = None
         num_blocks = min(table.num_cached_blocks, len(table.chain.digests))
         if num_blocks:
             self._mark(session, request, num_blocks)
@@ -212,10 +215,11 @@ class Sessions:
         return self._held_since_s is not None and now - self._held_since_s >= LEAD_S
 
     def note_held(self, request: Request, now: float) -> None:
-        """Note that a request waits rather than take blocks that are kept."""
+        """Note that a request begins to wait rather than take blocks that are kept."""
+        self._num_held += 1
         if self._held_since_s is None:
             self._held_since_s = now
-        self._counts.num_held += not request.is_held
+        self._counts.num_held += 1
         if request.session is not None:
             self._let_go(_expected(request.session))
 
@@ -234,8 +238,9 @@ class Sessions:
         session = request.session
         if session is None or not session.num_turns:
             return False
+        num_known = session.num_known(request.table.chain.digests) * self._block_size
         num_found = self._cache.num_cached(request.table, request.token_ids)
-        num_lost = session.num_cached - num_found
+        num_lost = num_known - num_found
         return num_lost * session.num_turns <= num_found
 
     def _mark(self, session: KnownSession, request: Request, num_blocks: int) -> None:
@@ -248,7 +253,6 @@ class Sessions:
         session.middle = BlockMark(middle, digests[middle])
         session.num_turns += 1
         session.num_prompt = request.num_prompt_tokens
-        session.num_cached = num_blocks * self._block_size
         session.turn_id, session.endpoint = request.id, request.new.endpoint
         session.name = request.new.session
 
@@ -288,7 +292,7 @@ class Sessions:
         name = _expected(session)
         num_blocks = self._keep(session.tenant, name, digests, EvictionRank.EXPECTED, until_s)
         if num_blocks:
-            self._shares.add(name, KeptName(session.tenant, num_blocks, priority))
+            self._shares.add(name, KeptName(session.tenant, session.number, num_blocks, priority))
 
     def _keep_asked(self, turn: EndedTurn, request: Request, now: float) -> None:
         """Keep the blocks of a prompt for as long as its client asks for."""
@@ -299,7 +303,7 @@ class Sessions:
         name, digests = _asked(session), turn.digests[:num_blocks]
         num_kept = self._keep(session.tenant, name, digests, EvictionRank.ASKED, now + seconds)
         if num_kept:
-            self._shares.add(name, KeptName(session.tenant, num_kept))
+            self._shares.add(name, KeptName(session.tenant, session.number, num_kept))
 
     def _keep(
         self, tenant: str, name: str, digests: Sequence[bytes], rank: EvictionRank, until_s: float

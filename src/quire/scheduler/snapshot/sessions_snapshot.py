@@ -29,7 +29,6 @@ class SessionSnapshot(NamedTuple):
     num_first: int
     num_turns: int
     num_prompt: int
-    num_cached: int
     ended_s: float | None
     tails: list[MarkSnapshot]
     middle: MarkSnapshot | None
@@ -57,7 +56,7 @@ class SessionsSnapshot(NamedTuple):
 
     sessions: list[SessionSnapshot]
     gaps: list[tuple[int, str, bool, int, list[tuple[int, float, float]]]]
-    kept: list[tuple[str, int, int, int | None]]
+    kept: list[tuple[str, int, int, int, int | None]]
     weights: list[tuple[int, float]]
     unsaid: list[TurnSnapshot]
     until: list[tuple[str, float]]
@@ -100,7 +99,13 @@ def snapshot_sessions(
             for (tenant, endpoint, calls_tools), gaps in sessions._gaps.items()
         ],
         [
-            (name, tenants.number(kept.tenant), kept.num_blocks, kept.priority)
+            (
+                name,
+                tenants.number(kept.tenant),
+                kept.session,
+                kept.num_blocks,
+                kept.priority,
+            )
             for name, kept in shares._names.items()
         ],
         [(tenants.number(tenant), weight) for tenant, weight in shares._weights.items()],
@@ -137,8 +142,8 @@ def restore_sessions(
         gaps = sessions._gaps[tenant_of(number), endpoint, calls_tools] = TurnGaps()
         gaps._gaps = {at: TurnGap(ended_s, seconds) for at, ended_s, seconds in known}
         gaps._next = following
-    for name, number, num_blocks, priority in snapshot.kept:
-        shares.add(name, KeptName(tenant_of(number), num_blocks, priority))
+    for name, tenant, number, num_blocks, priority in snapshot.kept:
+        shares.add(name, KeptName(tenant_of(tenant), number, num_blocks, priority))
     for turn in snapshot.unsaid:
         digests = list(map(digest_of, numbers_of(turn.digests)))
         session = found[turn.session]
@@ -149,6 +154,7 @@ def restore_sessions(
         if until_s < inf:
             heappush(sessions._until, (until_s, name))
     sessions._num_sessions = snapshot.num_sessions
+    sessions._num_held = sum(each.is_held for each in requests.values())
     sessions._held_since_s = snapshot.held_since_s
 
 
@@ -177,7 +183,6 @@ def _snapshot_session(
         session.num_first,
         session.num_turns,
         session.num_prompt,
-        session.num_cached,
         session.ended_s,
         [mark_of(each) for each in session.tails],
         None if session.middle is None else mark_of(session.middle),
@@ -200,7 +205,6 @@ def _restored_session(each: SessionSnapshot) -> KnownSession:
         each.num_first,
         each.num_turns,
         each.num_prompt,
-        each.num_cached,
         each.ended_s,
         tuple(BlockMark(index, digest_of(number)) for index, number in each.tails),
         None if each.middle is None else BlockMark(each.middle[0], digest_of(each.middle[1])),
