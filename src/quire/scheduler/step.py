@@ -300,7 +300,8 @@ GAUGES = frozenset(
         *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
         "step_time_error",
         *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
-        *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
+        *("num_blocks_on_host", "num_blocks_pinned", "num_blocks_kept"),
+        *("num_recent_queries", "num_recent_hits"),
         *("num_states_free", "num_states_cached", "num_states_active"),
         *("num_states_swapped", "num_states_on_host"),
     )
