@@ -48,7 +48,7 @@ KNOWN = {
     "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
     "builder": f"{FIXED} journal num_built",
     "sessions": f"{FIXED} is_on is_fair block_size table gaps shares unsaid num_unsaid until_of "
-    "until num_sessions held_since_s counts",
+    "until num_sessions held held_since_s counts",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
     "finder pins kept states copies offloads held",  # log: why a prefix was missed decides nothing
     "pins": "finder states state_of blocks_of payer_of num_pins is_caching",

@@ -83,6 +83,7 @@ class Sessions:
         self._until_of: dict[str, float] = {}
         self._until: list[tuple[float, str]] = []
         self._num_sessions = 0
+        self._held: set[str] = set()
         self._held_since_s: float | None = None
         self._counts = counts
 
@@ -109,7 +110,8 @@ class Sessions:
         session = request.session
         if session is None:
             return
-        self._shares.open(request.new.tenant, request.new.weight)
+        session.weight = request.new.weight
+        self._shares.open(request.new.tenant, session.weight)
         if session.ended_s is None:
             session.number, self._num_sessions = self._num_sessions, self._num_sessions + 1
             return
@@ -132,16 +134,19 @@ class Sessions:
 
     def admit(self, request: Request) -> None:
         """Note that a request has got its blocks."""
-        session = request.session
-        if session is None:
-            return
-        self._let_go(_expected(session))
-        if request.is_held or not session.num_turns:
+        session, was_held = request.session, request.id in self._held
+        self._held.discard(request.id)
+        if was_held or (session is not None and not session.num_turns):
             self._held_since_s = None
+        if session is not None:
+            self._let_go(_expected(session))
 
     def leave(self, request: Request, now: float) -> None:
         """Note the end of a request, which still has its blocks."""
         session, table = request.session, request.table
+        self._held.discard(request.id)
+        if not self._held:
+            self._held_since_s = None
         if session is None:
             return
         self._shares.close(request.new.tenant)
@@ -215,7 +220,8 @@ class Sessions:
         """Note that a request waits rather than take blocks that are kept."""
         if self._held_since_s is None:
             self._held_since_s = now
-        self._counts.num_held += not request.is_held
+        self._counts.num_held += request.id not in self._held
+        self._held.add(request.id)
         if request.session is not None:
             self._let_go(_expected(request.session))
 
@@ -286,9 +292,10 @@ class Sessions:
     ) -> None:
         """Keep blocks for a turn that is expected, if its tenant may keep so many."""
         name = _expected(session)
-        num_blocks = self._keep(session.tenant, name, digests, EvictionRank.EXPECTED, until_s)
-        if num_blocks:
-            self._shares.add(name, KeptName(session.tenant, num_blocks, priority))
+        num_blocks = self._keep(session, name, digests, EvictionRank.EXPECTED, until_s)
+        if num_blocks is not None:
+            kept = KeptName(session.tenant, num_blocks, priority)
+            self._shares.add(name, kept, session.weight)
 
     def _keep_asked(self, turn: EndedTurn, request: Request, now: float) -> None:
         """Keep the blocks of a prompt for as long as its client asks for."""
@@ -297,20 +304,26 @@ class Sessions:
         if not seconds or not num_blocks:
             return
         name, digests = _asked(session), turn.digests[:num_blocks]
-        num_kept = self._keep(session.tenant, name, digests, EvictionRank.ASKED, now + seconds)
-        if num_kept:
-            self._shares.add(name, KeptName(session.tenant, num_kept))
+        num_kept = self._keep(session, name, digests, EvictionRank.ASKED, now + seconds)
+        if num_kept is not None:
+            self._shares.add(name, KeptName(session.tenant, num_kept), session.weight)
 
     def _keep(
-        self, tenant: str, name: str, digests: Sequence[bytes], rank: EvictionRank, until_s: float
-    ) -> int:
-        """Keep blocks under a name, and return how many they are; 0, and keep nothing under it,
-        where the tenant may not keep so many."""
+        self,
+        session: KnownSession,
+        name: str,
+        digests: Sequence[bytes],
+        rank: EvictionRank,
+        until_s: float,
+    ) -> int | None:
+        """Keep blocks under a name, and return how many they are, 0 where a snapshot of states is
+        all that is needed; None, and keep nothing under it, where the tenant may not keep so many.
+        """
         self._let_go(name)
         num_blocks = self._cache.prefix_recompute_cost(len(digests)).num_blocks
-        others = self._shares.room_for(tenant, num_blocks)
+        others = self._shares.room_for(session.tenant, session.weight, num_blocks)
         if others is None:
-            return 0
+            return None
         for other in others:
             self._let_go(other)
             self._counts.num_crowded_out += 1

@@ -35,6 +35,7 @@ class SessionSnapshot(NamedTuple):
     middle: MarkSnapshot | None
     turn_id: str
     endpoint: str
+    weight: float
     calls_tools: bool
     gap: int | None
     gap_calls_tools: bool
@@ -62,6 +63,7 @@ class SessionsSnapshot(NamedTuple):
     unsaid: list[TurnSnapshot]
     until: list[tuple[str, float]]
     num_sessions: int
+    held: list[str]
     held_since_s: float | None
 
 
@@ -115,6 +117,7 @@ def snapshot_sessions(
         ],
         list(sessions._until_of.items()),
         sessions._num_sessions,
+        sorted(sessions._held),
         sessions._held_since_s,
     )
 
@@ -138,7 +141,8 @@ def restore_sessions(
         gaps._gaps = {at: TurnGap(ended_s, seconds) for at, ended_s, seconds in known}
         gaps._next = following
     for name, number, num_blocks, priority in snapshot.kept:
-        shares.add(name, KeptName(tenant_of(number), num_blocks, priority))
+        kept = KeptName(tenant_of(number), num_blocks, priority)
+        shares.add(name, kept, shares._weights[kept.tenant])
     for turn in snapshot.unsaid:
         digests = list(map(digest_of, numbers_of(turn.digests)))
         session = found[turn.session]
@@ -149,6 +153,7 @@ def restore_sessions(
         if until_s < inf:
             heappush(sessions._until, (until_s, name))
     sessions._num_sessions = snapshot.num_sessions
+    sessions._held = set(snapshot.held)
     sessions._held_since_s = snapshot.held_since_s
 
 
@@ -183,6 +188,7 @@ def _snapshot_session(
         None if session.middle is None else mark_of(session.middle),
         session.turn_id,
         session.endpoint,
+        session.weight,
         session.calls_tools,
         session.gap,
         session.gap_calls_tools,
@@ -206,6 +212,7 @@ def _restored_session(each: SessionSnapshot) -> KnownSession:
         None if each.middle is None else BlockMark(each.middle[0], digest_of(each.middle[1])),
         each.turn_id,
         each.endpoint,
+        each.weight,
         each.calls_tools,
         each.gap,
         each.gap_calls_tools,
