@@ -64,7 +64,7 @@ def build(
     receipt = {line.kind: line.num_bytes for line in facts.receipt}
     of_states = facts.num_host_states * receipt["states"] / num_states
     assert 0 < receipt["swap"] <= SWAP_GIB * GIB
-    assert 0 < of_states <= receipt["swap"] / (2 if has_attention else 1)
+    assert 0 < of_states <= SWAP_GIB * GIB / (2 if has_attention else 1)
     return engine
 
 

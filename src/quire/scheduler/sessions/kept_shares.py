@@ -23,6 +23,7 @@ class KeptShares:
         self._names: dict[str, KeptName] = {}
         self._num_of: dict[str, int] = {}
         self._of_session: dict[int, dict[str, int]] = {}
+        self._num_names: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._live: dict[str, int] = {}
 
@@ -38,11 +39,10 @@ class KeptShares:
             del self._live[tenant]
             self._forget(tenant)
 
-    def room_for(self, tenant: str, num_blocks: int) -> list[str] | None:
-        """Return the names, the oldest first, that must keep nothing any more so that a tenant may
-        keep so many blocks; None if that is more than its share."""
-        weights = self._weights
-        share = weights.get(tenant, 1.0) / (sum(weights.values()) or 1.0)
+    def room_for(self, tenant: str, weight: float, num_blocks: int) -> list[str] | None:
+        """Return the names, the oldest first, that must keep nothing any more so that a tenant of
+        this weight may keep so many blocks; None if that is more than its share."""
+        share = weight / sum({**self._weights, tenant: weight}.values())
         num_over = self._num_of.get(tenant, 0) + num_blocks - int(share * self._num_blocks)
         names: list[str] = []
         for session in self._sessions_of(tenant):
@@ -52,14 +52,16 @@ class KeptShares:
             num_over -= self._num_in(session)
         return None if num_over > 0 else names
 
-    def add(self, name: str, kept: KeptName) -> None:
-        """Note what is kept under a name, in place of what was before."""
+    def add(self, name: str, kept: KeptName, weight: float) -> None:
+        """Note what a tenant of this weight keeps under a name, in place of what was before."""
         self.remove(name)
+        self._weights[kept.tenant] = weight
         num_before = self._num_in(kept.session)
         self._names[name] = kept
         self._of_session.setdefault(kept.session, {})[name] = kept.num_blocks
         num_more = self._num_in(kept.session) - num_before
         self._num_of[kept.tenant] = self._num_of.get(kept.tenant, 0) + num_more
+        self._num_names[kept.tenant] = self._num_names.get(kept.tenant, 0) + 1
 
     def remove(self, name: str) -> None:
         """Note that nothing is kept under a name."""
@@ -71,6 +73,7 @@ class KeptShares:
         if not own:
             del self._of_session[kept.session]
         self._num_of[kept.tenant] -= num_before - self._num_in(kept.session)
+        self._num_names[kept.tenant] -= 1
         self._forget(kept.tenant)
 
     def is_expected(self, name: str) -> bool:
@@ -99,6 +102,7 @@ class KeptShares:
 
     def _forget(self, tenant: str) -> None:
         """Forget a tenant that has neither requests nor anything kept."""
-        if not self._num_of.get(tenant) and tenant not in self._live:
+        if not self._num_names.get(tenant) and tenant not in self._live:
             self._num_of.pop(tenant, None)
+            self._num_names.pop(tenant, None)
             self._weights.pop(tenant, None)

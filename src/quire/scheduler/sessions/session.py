@@ -38,6 +38,7 @@ class KnownSession:
     calls_tools: whether any turn has called tools.
     gap: the number of the gap that has begun among those of its kind, None where none has.
     endpoint: the API that the last turn came by.
+    weight: that of the tenant, as the last turn had it.
     """
 
     number: int
@@ -52,6 +53,7 @@ class KnownSession:
     middle: BlockMark | None = None
     turn_id: str = ""
     endpoint: str = ""
+    weight: float = 1.0
     calls_tools: bool = False
     gap: int | None = None
     gap_calls_tools: bool = False

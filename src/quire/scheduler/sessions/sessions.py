@@ -110,7 +110,8 @@ class Sessions:
         session = request.session
         if session is None:
             return
-        self._shares.open(request.new.tenant, request.new.weight)
+        session.weight = request.new.weight
+        self._shares.open(request.new.tenant, session.weight)
         if session.ended_s is None:
             session.number, self._num_sessions = self._num_sessions, self._num_sessions + 1
             return
@@ -132,23 +133,22 @@ class Sessions:
     def admit(self, request: Request) -> None:
         """Note that a request has got its blocks."""
         session = request.session
-        if session is None:
-            return
-        self._let_go(_expected(session))
         if request.is_held:
             self._num_held -= 1
             self._held_since_s = None
+        if session is not None:
+            self._let_go(_expected(session))
 
     def leave(self, request: Request, now: float) -> None:
         """Note the end of a request, which still has its blocks."""
         session, table = request.session, request.table
+        self._num_held -= request.is_held
+        if not self._num_held:
+            self._held_since_s = None
         if session is None:
             return
         self._shares.close(request.new.tenant)
         self._let_go(_expected(session))
-        self._num_held -= request.is_held
-        if not self._num_held:
-            self._held_since_s = None
         num_blocks = min(table.num_cached_blocks, len(table.chain.digests))
         if num_blocks:
             self._mark(session, request, num_blocks)
@@ -290,9 +290,10 @@ class Sessions:
     ) -> None:
         """Keep blocks for a turn that is expected, if its tenant may keep so many."""
         name = _expected(session)
-        num_blocks = self._keep(session.tenant, name, digests, EvictionRank.EXPECTED, until_s)
-        if num_blocks:
-            self._shares.add(name, KeptName(session.tenant, session.number, num_blocks, priority))
+        num_blocks = self._keep(session, name, digests, EvictionRank.EXPECTED, until_s)
+        if num_blocks is not None:
+            kept = KeptName(session.tenant, session.number, num_blocks, priority)
+            self._shares.add(name, kept, session.weight)
 
     def _keep_asked(self, turn: EndedTurn, request: Request, now: float) -> None:
         """Keep the blocks of a prompt for as long as its client asks for."""
@@ -301,20 +302,27 @@ class Sessions:
         if not seconds or not num_blocks:
             return
         name, digests = _asked(session), turn.digests[:num_blocks]
-        num_kept = self._keep(session.tenant, name, digests, EvictionRank.ASKED, now + seconds)
-        if num_kept:
-            self._shares.add(name, KeptName(session.tenant, session.number, num_kept))
+        num_kept = self._keep(session, name, digests, EvictionRank.ASKED, now + seconds)
+        if num_kept is not None:
+            kept = KeptName(session.tenant, session.number, num_kept)
+            self._shares.add(name, kept, session.weight)
 
     def _keep(
-        self, tenant: str, name: str, digests: Sequence[bytes], rank: EvictionRank, until_s: float
-    ) -> int:
-        """Keep blocks under a name, and return how many they are; 0, and keep nothing under it,
-        where the tenant may not keep so many."""
+        self,
+        session: KnownSession,
+        name: str,
+        digests: Sequence[bytes],
+        rank: EvictionRank,
+        until_s: float,
+    ) -> int | None:
+        """Keep blocks under a name, and return how many they are, 0 where a snapshot of states is
+        all that is needed; None, and keep nothing under it, where the tenant may not keep so many.
+        """
         self._let_go(name)
         num_blocks = self._cache.prefix_recompute_cost(len(digests)).num_blocks
-        others = self._shares.room_for(tenant, num_blocks)
+        others = self._shares.room_for(session.tenant, session.weight, num_blocks)
         if others is None:
-            return 0
+            return None
         for other in others:
             self._let_go(other)
             self._counts.num_crowded_out += 1

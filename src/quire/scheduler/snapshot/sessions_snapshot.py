@@ -34,6 +34,7 @@ class SessionSnapshot(NamedTuple):
     middle: MarkSnapshot | None
     turn_id: str
     endpoint: str
+    weight: float
     calls_tools: bool
     gap: int | None
     gap_calls_tools: bool
@@ -143,7 +144,8 @@ def restore_sessions(
         gaps._gaps = {at: TurnGap(ended_s, seconds) for at, ended_s, seconds in known}
         gaps._next = following
     for name, tenant, number, num_blocks, priority in snapshot.kept:
-        shares.add(name, KeptName(tenant_of(tenant), number, num_blocks, priority))
+        kept = KeptName(tenant_of(tenant), number, num_blocks, priority)
+        shares.add(name, kept, shares._weights[kept.tenant])
     for turn in snapshot.unsaid:
         digests = list(map(digest_of, numbers_of(turn.digests)))
         session = found[turn.session]
@@ -188,6 +190,7 @@ def _snapshot_session(
         None if session.middle is None else mark_of(session.middle),
         session.turn_id,
         session.endpoint,
+        session.weight,
         session.calls_tools,
         session.gap,
         session.gap_calls_tools,
@@ -210,6 +213,7 @@ def _restored_session(each: SessionSnapshot) -> KnownSession:
         None if each.middle is None else BlockMark(each.middle[0], digest_of(each.middle[1])),
         each.turn_id,
         each.endpoint,
+        each.weight,
         each.calls_tools,
         each.gap,
         each.gap_calls_tools,
