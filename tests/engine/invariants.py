@@ -20,6 +20,7 @@ from tests.engine.toy_engine import (
     VOCAB_SIZE,
     Arrival,
     Shape,
+    World,
     alone,
     play,
     vector_alone,
@@ -235,7 +236,11 @@ def pooled(new: NewRequest, pooling: Pooling) -> NewRequest:
 
 def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
-    world = play(shape, script, max_steps=100 + 30 * num_tokens)
+    check_world(play(shape, script, max_steps=100 + 30 * num_tokens), shape, script)
+
+
+def check_world(world: World, shape: Shape, script: list[Arrival]) -> None:
+    """What came of each request, and that all is home once all have ended."""
     for arrival in script:
         check_outcome(world, arrival, shape.layers)
     usage = world.cache.usage
@@ -270,7 +275,7 @@ def check_outcome(
     new = arrival.new
     refusal = world.refusals.get(new.id)
     if refusal is not None:
-        assert refusal.reason in (Reason.NEVER_FITS, Reason.DEADLINE_HOPELESS)
+        assert refusal.reason in (Reason.NEVER_FITS, Reason.DEADLINE_HOPELESS), refusal
         assert any(char.isdigit() for char in refusal.message)
         return
     said, wanted = world.tokens_of(new.id), alone(new, layers)

@@ -57,6 +57,7 @@ class Shape:
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
+    keep_sessions: bool = True
     num_states: int = 0
     """The states of recurrent layers, two or more where there are such layers."""
     snapshots: SnapshotPolicy = PLANNED
@@ -101,6 +102,7 @@ def scheduler_config(shape: Shape) -> SchedulerConfig:
         max_skips=shape.max_skips,
         preemption_mode=shape.preemption_mode,
         wait_for_prefix=shape.wait_for_prefix,
+        keep_sessions=shape.keep_sessions,
     )
 
 
@@ -169,6 +171,16 @@ class World:
         aborted = self._engine.abort(request_id)
         if aborted is not None:
             self.deltas[request_id].append(aborted)
+
+    def note_turn(self, request_id: str, *, calls_tools: bool) -> None:
+        self._engine.note_turn(request_id, calls_tools=calls_tools)
+
+    def reset_prefix_cache(self) -> None:
+        self._engine.reset_prefix_cache()
+
+    def idle_until(self, time_s: float) -> None:
+        """Let time pass in which there is no step, if that time is still to come."""
+        self.now = max(self.now, time_s)
 
     def step(self) -> None:
         """One step; every step checks the accounts."""

@@ -1,74 +1,29 @@
 """Sessions: how a turn is known, what is kept for it and for how long, who waits for that."""
 
 from dataclasses import replace
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
+from quire.scheduler.request import NewRequest
 from quire.scheduler.sessions.sessions import LEAD_S
-from tests.scheduler.driver import CONFIG, Driver
-
-ROOMY = replace(CONFIG, max_num_batched_tokens=1024, max_model_len=1024)
-TEXT = tuple(range(100, 116))
-NUM_OUTPUTS = 4
-OUTPUTS = (7,) * NUM_OUTPUTS
-"""What the driver's steps sample."""
-
-
-def turn(
-    name: str,
-    prompt: tuple[int, ...],
-    *,
-    tenant: str = "",
-    session: str = "",
-    priority: int = 0,
-    max_tokens: int = NUM_OUTPUTS,
-    retention_s: float | None = None,
-) -> NewRequest:
-    return NewRequest(
-        name,
-        prompt,
-        Sampling(),
-        Stopping(max_tokens),
-        tenant=tenant,
-        session=session,
-        priority=priority,
-        endpoint="chat",
-        retention_s=retention_s,
-    )
-
-
-def another(name: str, num_tokens: int, max_tokens: int = NUM_OUTPUTS) -> NewRequest:
-    """A request of its own, like no other."""
-    first = crc32(name.encode()) >> 1
-    return turn(name, (first, *range(1000, 999 + num_tokens)), max_tokens=max_tokens)
-
-
-def roomy(num_blocks: int = 401, config: SchedulerConfig = ROOMY) -> Driver:
-    return Driver(config, num_blocks, caches_prefixes=True)
-
-
-def serve(driver: Driver, new: NewRequest, *, calls_tools: bool | None = None) -> None:
-    """Run a request to its end, and say what its answer was."""
-    assert driver.add(new) is None
-    while new.id not in driver.finishes:
-        driver.step()
-    if calls_tools is not None:
-        driver.scheduler.note_turn(new.id, driver.now, calls_tools=calls_tools)
-
-
-def events(driver: Driver, name: str, reason: Reason) -> list[Event]:
-    return [each for each in driver.finishes[name].timeline if each.reason is reason]
-
-
-def num_cached(driver: Driver, name: str) -> int:
-    return driver.finishes[name].num_cached_tokens
+from tests.scheduler.driver import Driver
+from tests.scheduler.sessions.turns import (
+    OUTPUTS,
+    ROOMY,
+    TEXT,
+    another,
+    busy,
+    events,
+    num_cached,
+    reasons,
+    roomy,
+    serve,
+    turn,
+)
 
 
 @pytest.mark.parametrize("said", [TEXT + OUTPUTS, TEXT], ids=["whole", "reasoning left out"])
@@ -179,19 +134,6 @@ def test_a_session_that_is_over_is_evicted_first() -> None:
     assert num_cached(driver, "c") < len(said)
 
 
-def busy(config: SchedulerConfig = ROOMY) -> Driver:
-    """A session whose next turn is expected has kept blocks, and a long request runs."""
-    driver = roomy(config=config)
-    serve(driver, turn("a", TEXT), calls_tools=True)
-    driver.add(replace(another("long", 8, max_tokens=50), tenant="long"))
-    driver.step()
-    return driver
-
-
-def reasons(driver: Driver, name: str) -> list[Reason]:
-    return [each.reason for each in driver.finishes[name].timeline]
-
-
 def test_a_new_session_waits_rather_than_take_what_is_kept() -> None:
     driver = busy()
     driver.add(another("new", 780))
@@ -214,6 +156,20 @@ def test_nobody_waits_for_what_is_kept_longer_than_the_lead() -> None:
         driver.step()
         waited += 1
     assert waited <= LEAD_S + 1
+
+
+def test_the_wait_of_one_who_has_left_lets_nobody_in() -> None:
+    driver = busy()
+    driver.add(another("new", 780))
+    driver.step()
+    assert driver.scheduler.abort("new", driver.now) is not None
+    for _ in range(int(LEAD_S) + 1):
+        driver.step()
+    serve(driver, turn("b", (*TEXT, *OUTPUTS, 50)), calls_tools=True)
+    driver.add(another("second", 780))
+    driver.step()
+    assert "second" in driver.waiting
+    assert driver.scheduler.stats.num_held_for_sessions == 2
 
 
 def test_nobody_waits_beside_an_idle_device() -> None:
