@@ -166,7 +166,7 @@ def test_the_wait_of_one_who_has_left_lets_nobody_in() -> None:
     for _ in range(int(LEAD_S) + 1):
         driver.step()
     serve(driver, turn("b", (*TEXT, *OUTPUTS, 50)), calls_tools=True)
-    driver.add(another("second", 780))
+    driver.add(another("second", 740))
     driver.step()
     assert "second" in driver.waiting
     assert driver.scheduler.stats.num_held_for_sessions == 2
