@@ -77,7 +77,7 @@ class Scheduler:
         self._counters = Counters()
         self.usage = UsageMeter(self._counters.usage, cache, self._waiting)
         counters, running, cost = self._counters, self._running, self._cost
-        self._sessions = Sessions(config, cache, running, cost, counters.sessions)
+        self._sessions = Sessions(config, cache, self._waiting, running, cost, counters.sessions)
         self._builder = RequestBuilder(cache, config.policy, self._sessions, self._journal)
         self._admission = Admission(config, cache, running, cost, counters, self._sessions)
         self._prefix_waits = self._admission.prefix_waits
@@ -365,9 +365,7 @@ class Scheduler:
             if blocker is None:
                 continue
             head.note(now, *blocker)
-            if blocker.reason is Reason.WAITS_FOR_SESSIONS and not head.is_held:
-                self._sessions.note_held(head, now)
-                self._waiting.hold(head)
+            if self._sessions.holds(head, blocker.reason, now):
                 continue
             if blocker.reason not in HOLDING_NOBODY:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
@@ -401,6 +399,7 @@ class Scheduler:
             blocker = self._admission.blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
+                self._sessions.holds(request, blocker.reason, now)
                 if request.is_ready and request.loading_from is None:
                     passed.append(request)
                 continue

@@ -24,6 +24,7 @@ from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.policy import PolicyName
+from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request
 from quire.scheduler.running import RunningSet
@@ -65,6 +66,7 @@ class Sessions:
         self,
         config: SchedulerConfig,
         cache: KVCache,
+        waiting: WaitingQueue,
         running: RunningSet,
         cost: CostModel,
         counts: SessionCounts,
@@ -72,6 +74,7 @@ class Sessions:
         self._is_on = config.keep_sessions
         self._is_fair = config.scheduling_policy is PolicyName.FAIR
         self._cache = cache
+        self._waiting = waiting
         self._running = running
         self._cost = cost
         self._block_size = cache.prefix_recompute_cost(1).num_tokens
@@ -214,14 +217,19 @@ class Sessions:
         """Return whether a request has waited long enough for blocks that are kept."""
         return self._held_since_s is not None and now - self._held_since_s >= LEAD_S
 
-    def note_held(self, request: Request, now: float) -> None:
-        """Note that a request begins to wait rather than take blocks that are kept."""
+    def holds(self, request: Request, reason: Reason, now: float) -> bool:
+        """Let others by a request that begins to wait rather than take blocks that are kept; return
+        whether it does for this reason."""
+        if reason is not Reason.WAITS_FOR_SESSIONS or request.is_held:
+            return False
+        self._waiting.hold(request)
         self._num_held += 1
         if self._held_since_s is None:
             self._held_since_s = now
         self._counts.num_held += 1
         if request.session is not None:
             self._let_go(_expected(request.session))
+        return True
 
     def clear(self) -> None:
         """Keep nothing any more, as the cache has forgotten all."""
