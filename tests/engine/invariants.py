@@ -240,7 +240,7 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
 
 
 def check_world(world: World, shape: Shape, script: list[Arrival]) -> None:
-    """What came of each request, and that all is home once all have ended."""
+    """Hold that each request came out as it should, and that all blocks are back at the end."""
     for arrival in script:
         check_outcome(world, arrival, shape.layers)
     usage = world.cache.usage

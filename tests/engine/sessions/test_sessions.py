@@ -30,8 +30,8 @@ def test_same_text_with_recurrent_layers(shape: Shape, load: Load) -> None:
 
 
 def test_a_snapshot_of_states_is_kept_and_let_go_where_there_are_no_blocks() -> None:
-    """Of layers that are all recurrent. The second of its tenant keeps one when that of the first
-    is let go."""
+    """A model whose layers are all recurrent keeps states alone: the second of its tenant keeps one
+    when that of the first is let go."""
     shape = Shape(2, 20, 4, 24, True, 0.0, False, layers=(None,), num_states=8)
     found = []
     for number in range(2):

@@ -60,8 +60,8 @@ def check_kept(text_size: int, sizes: list[int]) -> None:
 
 
 def check_time(text_size: int, retention_s: float | None, seconds: float) -> None:
-    """What is kept is let go when its time is over: that which a client gave, or for a turn that
-    does not come some minutes at most."""
+    """Kept blocks are let go when their time is over: the time that a client gave, or some minutes
+    at most for a turn that does not come."""
     driver = roomy(NUM_BLOCKS + 1)
     serve(
         driver,

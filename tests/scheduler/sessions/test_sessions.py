@@ -220,7 +220,7 @@ def test_a_reset_keeps_nothing() -> None:
 
 
 def test_tenants_keep_no_more_than_their_shares() -> None:
-    """Of two tenants one has four sessions of 64 blocks each: as many are kept as half of the pool
+    """One of two tenants has four sessions of 64 blocks each: as many are kept as half of the pool
     holds, the newest."""
     driver = roomy()
     driver.add(replace(another("long", 8, max_tokens=55), tenant="two"))
