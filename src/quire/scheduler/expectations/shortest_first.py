@@ -27,7 +27,7 @@ from quire.scheduler.running import RunningSet
 SLOWDOWN = 64.0
 """The seconds that a request counts as having come later for each second that it takes. On Azure's
 code trace at overload 16 lowers the median end by a fourth, 64 by 60 % with the 99th percentile
-unchanged, 256 by 87 % with that 30 % later (decision 141)."""
+unchanged, 256 by 87 % with that 30 % later (decision 144)."""
 MAX_LATER_S = 600.0
 """The most seconds that a request counts as having come later."""
 NUM_NEAR = 16
