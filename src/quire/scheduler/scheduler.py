@@ -7,7 +7,7 @@ argument. A request goes this way:
               ^--- preempted ------'
 
 Running requests are scheduled first, in their running order, then waiting ones as the policy orders
-them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
+them, late prompts last. Blocks are taken back from the tail of the running: nothing scheduled in a
 step is taken back. The first of the running can always go on, so every accepted request ends.
 
 Before that, a waiting request without room may take the places of running ones that are less urgent
@@ -28,7 +28,7 @@ from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.expectations.expectations import Expectations
 from quire.scheduler.live.in_flight import InFlightRequests
-from quire.scheduler.pacing.lateness import can_be_late, let_others_by
+from quire.scheduler.pacing.lateness import let_others_by
 from quire.scheduler.pacing.pace import Pace, PaceRule, PromptShare
 from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
@@ -191,9 +191,12 @@ class Scheduler:
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
+        draft.late = [each for each in self._running if each.lets_others_by]
+        draft.num_for_late = self._waiting.begin_step(len(draft.late))
         self._schedule_urgent(draft, now)
         self._schedule_running(draft, now)
         self._schedule_waiting(draft, now)
+        self._schedule_late(draft, now)
         self.pace.latest = draft.share
         self._number += 1
         leaves_someone = len(self._waiting) > draft.num_aside + draft.num_unready
@@ -265,31 +268,37 @@ class Scheduler:
         draft.num_kept = 0
 
     def _schedule_running(self, draft: StepDraft, now: float) -> None:
-        """Schedule the running requests in their order, while the token budget lasts."""
-        max_model_len = self._config.max_model_len
+        """Schedule the running requests in their order, but for late prompts, while the token
+        budget lasts."""
         for request in self._running:
-            if not draft.tokens_left:
-                return
-            if draft.num_preempted and request not in self._running:
-                continue
-            if request.admitted_step > self._number:
-                continue
-            num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
-            if num_tokens > 1:
-                num_tokens = self._paced(request, num_tokens, draft, now)
-            if num_tokens == 0:
-                continue
-            new_block_ids = self._grow(request, num_tokens, draft, now)
-            if new_block_ids is not None:
-                self._schedule_chunk(request, num_tokens, new_block_ids, draft)
+            if draft.tokens_left and not request.lets_others_by:
+                self._schedule_next(request, draft, now)
+
+    def _schedule_late(self, draft: StepDraft, now: float) -> None:
+        """Schedule late prompts that run, with what is kept for them and what others have left."""
+        for request in draft.take_late():
+            self._schedule_next(request, draft, now)
+
+    def _schedule_next(self, request: Request, draft: StepDraft, now: float) -> None:
+        """Schedule as many tokens of a running request as the step has room for."""
+        is_gone = draft.num_preempted and request not in self._running
+        if is_gone or request.admitted_step > self._number:
+            return
+        left = num_uncomputed(request, self._config.max_model_len)
+        num_tokens = self._paced(request, min(left, draft.tokens_left), draft, now)
+        new_block_ids = self._grow(request, num_tokens, draft, now) if num_tokens else None
+        if new_block_ids is not None:
+            self._schedule_chunk(request, num_tokens, new_block_ids, draft)
 
     def _paced(self, request: Request, num_tokens: int, draft: StepDraft, now: float) -> int:
         """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
-        running outputs keep their pace."""
+        running outputs keep their pace; all of a single one."""
+        if num_tokens <= 1:
+            return num_tokens
         share = self._share(draft)
         most = min(draft.prompt_tokens_left, share.most_of_one)
-        if num_tokens > most:
-            request.note(now, Reason.PACED, share.num_tokens or 0, share.tightest)
+        if num_tokens > most and share.num_tokens:
+            request.note(now, Reason.PACED, share.num_tokens, share.tightest)
         return min(num_tokens, most)
 
     def _share(self, draft: StepDraft) -> PromptShare:
@@ -302,6 +311,8 @@ class Scheduler:
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
     ) -> None:
         """Add the request's next `num_tokens` to the step."""
+        if request.is_in_prompt:
+            self._waiting.note_prompt(request, num_tokens)
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         start = request.num_computed
@@ -320,7 +331,7 @@ class Scheduler:
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
             victim = self._running.victim(request, self._number)
-            if victim is None:
+            if victim is None or draft.has(victim):
                 return None
             self._preempt(victim, request, draft, now, Reason.PREEMPTED_FOR_BLOCKS)
             if victim is request:
@@ -361,6 +372,8 @@ class Scheduler:
         if self._waiting.head is not None:
             self._share(draft)
         while (head := self._next_waiting(draft, now)) is not None:
+            if head.is_late:
+                self._schedule_late(draft, now)
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
@@ -381,18 +394,15 @@ class Scheduler:
         """Return the request to be admitted next. Those that cannot have their first token in time,
         or would keep more others from it, let these by."""
         self._waiting.held_first = self._sessions.lets_held_in(now)
-        head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
-        if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
-            return head
-        ready_s = now + self._share(draft).num_begun / tokens_per_s
-        let_others_by(self._waiting, ready_s, tokens_per_s, now)
+        if (share := draft.share) is not None:
+            let_others_by(self._waiting, share.num_begun, self._throughput.tokens_per_s, now)
         return self._waiting.head
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit requests from behind the head until a passed request must not be skipped again."""
         passed = [head]
         for request in self._waiting.first(1 + NUM_TRIED)[1:]:
-            holder = next((each for each in passed if self._holds_back(each)), None)
+            holder = next((each for each in passed if self._admission.holds_back(each)), None)
             if holder is not None:
                 request.note(now, Reason.WAITS_FOR_SKIPPED, holder.num_skips, holder.id)
                 continue
@@ -405,11 +415,6 @@ class Scheduler:
                 continue
             for each in passed:
                 each.num_skips += 1
-
-    def _holds_back(self, request: Request) -> bool:
-        """Return whether no request may pass this one, because it was skipped too often or
-        preempted."""
-        return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Take blocks for all known tokens of the request and schedule its first chunk, or return
@@ -427,7 +432,7 @@ class Scheduler:
         schedule its first chunk."""
         self._waiting.remove(request)
         self._sessions.admit(request)
-        self._waiting.note_admission(request, len(request.token_ids) - num_computed)
+        self._waiting.note_admission(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)
@@ -438,8 +443,7 @@ class Scheduler:
             request.prompt_step = self._number
         draft.add_new_request(request)
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
-        if num_tokens > 1:
-            num_tokens = self._paced(request, num_tokens, draft, now)
+        num_tokens = self._waiting.most_of(request, self._paced(request, num_tokens, draft, now))
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(
@@ -479,10 +483,6 @@ class Scheduler:
         self.usage.advance(now)
         request.note(now, reason, request.token_ids[-1])
         self._sessions.leave(request, now)
-        self._leave(request)
-        return finish_of(request, reason, now)
-
-    def _leave(self, request: Request) -> None:
         self._appointments.note_end(request)
         self._expectations.outputs.note_end(request)
         del self._requests[request.id]
@@ -492,7 +492,8 @@ class Scheduler:
         if request not in self._running:
             self._waiting.remove(request)
             self._cache.forget(request.table)
-            return
-        self._running.remove(request)
-        self._cache.release(request.table)
-        self._finished_requests.append(request.id)
+        else:
+            self._running.remove(request)
+            self._cache.release(request.table)
+            self._finished_requests.append(request.id)
+        return finish_of(request, reason, now)

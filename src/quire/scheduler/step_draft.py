@@ -13,8 +13,10 @@ class StepDraft:
     `tokens_left` is the rest of the step's token budget. `num_aside` requests wait although they
     would be next; a sequence is kept for each of them, and `num_reserved` blocks for all together;
     `num_unready` others wait and keep nothing. While requests are admitted before the running are
-    scheduled, `num_kept` of its tokens are kept for these. The results of `num_under_way` earlier
-    steps have not come. Of prompts it computes the `share` at most, once that is known.
+    scheduled, `num_kept` of its tokens are kept for these. The `late` prompts that run are computed
+    behind all others; until then `num_for_late` tokens of prompts are kept for them. The results of
+    `num_under_way` earlier steps have not come. Of prompts it computes the `share` at most, once
+    that is known.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
@@ -25,6 +27,8 @@ class StepDraft:
         self.num_reserved = 0
         self.num_unready = 0
         self.num_kept = 0
+        self.late: list[Request] = []
+        self.num_for_late = 0
         self.share: PromptShare | None = None
         self._num_prompt_tokens = 0
         self._max_tokens = max_num_batched_tokens
@@ -42,9 +46,18 @@ class StepDraft:
     def prompt_tokens_left(self) -> int:
         """The tokens of prompts that the step may yet compute."""
         tokens_left = self.tokens_left - self.num_kept
-        if self.share is None or self.share.num_tokens is None:
-            return tokens_left
-        return min(tokens_left, max(self.share.num_tokens - self._num_prompt_tokens, 0))
+        if self.share is not None and self.share.num_tokens is not None:
+            tokens_left = min(tokens_left, self.share.num_tokens - self._num_prompt_tokens)
+        return max(tokens_left - self.num_for_late, 0)
+
+    def take_late(self) -> list[Request]:
+        """Return the late prompts that run, and keep nothing for them any more."""
+        late, self.late, self.num_for_late = self.late, [], 0
+        return late
+
+    def has(self, request: Request) -> bool:
+        """Return whether the step computes any of the request."""
+        return any(chunk.request_id == request.id for chunk in self._chunks)
 
     def add_new_request(self, request: Request) -> None:
         """Note that the request is admitted, with all the blocks of its table."""

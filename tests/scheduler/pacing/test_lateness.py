@@ -13,11 +13,11 @@ from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.pacing.lateness import UNDERCUT, late_requests
-from quire.scheduler.queue import LATE_SHARE, WaitingQueue
+from quire.scheduler.queue import LATE_SHARE, LEAST_LATE, WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
 from quire.scheduler.shares import Shares
-from tests.scheduler.pacing.test_pace import TimedDriver, request
+from tests.scheduler.pacing.test_pace import BUDGET, TimedDriver, request
 
 RATE = 1000.0
 
@@ -106,6 +106,74 @@ def test_late_ones_are_not_held_back_for_ever() -> None:
     assert "late" in driver.finishes
 
 
+def late_driver(num_tokens: int) -> TimedDriver:
+    """A driver that has begun a prompt which is late."""
+    driver = busy_driver()
+    driver.add(request("late", num_tokens, 2, ttft_s=0.1))
+    driver.step()
+    assert first_chunks(driver) == ["late"]
+    return driver
+
+
+def test_a_late_prompt_that_has_begun_lets_others_by() -> None:
+    driver = late_driver(6000)
+    num_added = 0
+    while "late" not in driver.finishes:
+        if driver.now > 0.3 * num_added:
+            driver.add(request(f"next{num_added}", 150, 2, ttft_s=0.8))
+            num_added += 1
+        driver.step()
+    driver.finish()
+    assert num_added > 20
+    assert driver.scheduler.stats.num_ttft_missed == 1
+
+
+def check_running_share(sizes: list[int], num_late: int) -> None:
+    """While others always wait, a late prompt that has begun has had its share of all tokens of
+    prompts, but for a step, and everyone ends."""
+    driver = late_driver(num_late)
+    num_added, num_tokens = 0, Counter[bool]()
+    while "late" not in driver.token_times:
+        while driver.scheduler.stats.num_waiting < 4:
+            size = sizes[num_added % len(sizes)]
+            driver.add(request(f"next{num_added}", size, 1, ttft_s=99.0))
+            num_added += 1
+        for chunk in driver.steps[-1].chunks:
+            if chunk.start < len(driver.news[chunk.request_id].prompt_token_ids):
+                num_tokens[chunk.request_id == "late"] += chunk.num_tokens
+        owed = LATE_SHARE * num_tokens.total() - num_tokens[True]
+        assert -BUDGET <= owed <= LEAST_LATE + LATE_SHARE * BUDGET
+        driver.step()
+    driver.finish()
+    assert len(driver.finishes) == len(driver.news)
+
+
+RUNNING = (st.lists(st.integers(2, 600), min_size=1, max_size=8), st.integers(300, 3000))
+
+
+@given(*RUNNING)
+def test_a_late_prompt_that_has_begun_gets_its_share(sizes: list[int], num_late: int) -> None:
+    check_running_share(sizes, num_late)
+
+
+def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingQueue, "begin_step", lambda _queue, _num_late_running: 0)
+
+
+def goes_on_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Request, "lets_others_by", False)
+
+
+@pytest.mark.parametrize("plant", [keeps_nothing, goes_on_first])
+def test_planted_fault_of_a_begun_prompt_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    laws = settings(max_examples=50, derandomize=True, database=None, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        laws(given(*RUNNING)(check_running_share))()
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 2000), st.none() | st.floats(0.01, 2.0), st.integers(0, 4)),
@@ -128,8 +196,8 @@ def test_all_end_whatever_their_targets(asked: list[tuple[int, float | None, int
 
 
 def check_late_share(sizes: list[tuple[int, bool]]) -> None:
-    """While late ones and others wait, late ones have had their share of all tokens that were
-    admitted, but for a prompt of theirs."""
+    """While late ones and others wait, late ones have had their share of all tokens of prompts, but
+    for a prompt of theirs."""
     queue = WaitingQueue(Shares())
     for number, (size, is_late) in enumerate(sizes):
         new = waiting(str(number), size, 1.0)
@@ -140,11 +208,13 @@ def check_late_share(sizes: list[tuple[int, bool]]) -> None:
     largest = max(size for size, _ in sizes)
     num_tokens = Counter[bool]()
     while left[True] and left[False]:
+        queue.begin_step(0)
         head = queue.head
         assert head is not None
         was_late, size = head.is_late, len(head.token_ids)
         queue.remove(head)
-        queue.note_admission(head, size)
+        queue.note_admission(head)
+        queue.note_prompt(head, size)
         left[was_late] -= 1
         num_tokens[was_late] += size
         owed = LATE_SHARE * num_tokens.total() - num_tokens[True]

@@ -36,8 +36,16 @@ def can_be_late(request: Request) -> bool:
     return request.new.target_ttft_s is not None and not request.num_outputs
 
 
-def let_others_by(waiting: WaitingQueue, ready_s: float, tokens_per_s: float, now: float) -> None:
-    """Put the first waiting requests that are left out (`late_requests`) behind the others."""
+def let_others_by(
+    waiting: WaitingQueue, num_begun: int, tokens_per_s: float | None, now: float
+) -> None:
+    """Put the first waiting requests that are left out (`late_requests`) behind the others, if the
+    head may be among them. Before them come `num_begun` tokens of prompts; how many are computed a
+    second may not be known."""
+    head = waiting.head
+    if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
+        return
+    ready_s = now + num_begun / tokens_per_s
     first = waiting.first(MAX_LOOKED_AT)
     for request, seconds in late_requests(first, ready_s, tokens_per_s):
         waiting.make_late(request)

@@ -28,8 +28,8 @@ WHOLE_TILES = 32
 class PromptShare(NamedTuple):
     """The tokens of prompts that a step may compute; None for as many as it has room for. The
     request `tightest` has the target that sets them, empty where none has one. Of prompts of
-    running requests `num_begun` tokens are left. Of one prompt `most_of_one` tokens are computed
-    at most."""
+    running requests that let nobody by `num_begun` tokens are left. Of one prompt `most_of_one`
+    tokens are computed at most."""
 
     num_tokens: int | None = None
     tightest: str = ""
@@ -66,7 +66,7 @@ class Pace:
         for request in running:
             if request.is_in_prompt:
                 chunk_context = chunk_context or request.num_computed
-                num_begun += request.num_left
+                num_begun += 0 if request.lets_others_by else request.num_left
                 continue
             num_seqs += 1
             num_context += request.num_computed + 1
