@@ -93,9 +93,19 @@ class WaitingQueue:
     def begin_step(self, num_late_running: int) -> int:
         """Return how many tokens of the next step are kept for the late prompts that run."""
         self._num_late_running = num_late_running
-        if not self._num_late and not num_late_running:
+        if not self.has_late:
             self._late_debt = 0.0
         return int(self._late_debt) if num_late_running and self._late_debt >= LEAST_LATE else 0
+
+    @property
+    def has_late(self) -> bool:
+        """Whether late prompts wait or are computed."""
+        return self._num_late > 0 or self._num_late_running > 0
+
+    @property
+    def late_debt(self) -> float | None:
+        """The tokens that late prompts are owed, None without any."""
+        return self._late_debt if self.has_late else None
 
     def most_of(self, request: Request, num_tokens: int) -> int:
         """Return how many of the next `num_tokens` of a prompt that has just been admitted a step
@@ -108,7 +118,7 @@ class WaitingQueue:
         """Note that a step computes so many tokens of a running request's prompt."""
         if request.is_late:
             self._late_debt -= num_tokens * (1 - LATE_SHARE)
-        elif self._num_late or self._num_late_running:
+        else:
             self._late_debt += num_tokens * LATE_SHARE
 
     def note_admission(self, request: Request) -> None:

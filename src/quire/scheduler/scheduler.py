@@ -14,7 +14,7 @@ Before that, a waiting request without room may take the places of running ones 
 (`urgency/`). They give way a few times only, so that no stream of urgent ones holds them back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
@@ -189,14 +189,14 @@ class Scheduler:
         self.usage.advance(now)
         self._sessions.advance(now)
         self._expire(now)
-        draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
+        late = self._running.late()
+        kept, under_way = self._waiting.begin_step(len(late)), self._throughput.num_under_way
+        draft = StepDraft(self._config.max_num_batched_tokens, under_way, late, kept)
         self._admission.update_offloading()
-        draft.late = [each for each in self._running if each.lets_others_by]
-        draft.num_for_late = self._waiting.begin_step(len(draft.late))
         self._schedule_urgent(draft, now)
-        self._schedule_running(draft, now)
+        self._schedule_running(self._running, draft, now)
         self._schedule_waiting(draft, now)
-        self._schedule_late(draft, now)
+        self._schedule_running(draft.take_late(), draft, now)
         self.pace.latest = draft.share
         self._number += 1
         leaves_someone = len(self._waiting) > draft.num_aside + draft.num_unready
@@ -267,36 +267,31 @@ class Scheduler:
             self._start_running(request, admitted, draft, now)
         draft.num_kept = 0
 
-    def _schedule_running(self, draft: StepDraft, now: float) -> None:
-        """Schedule the running requests in their order, but for late prompts, while the token
-        budget lasts."""
-        for request in self._running:
-            if draft.tokens_left and not request.lets_others_by:
-                self._schedule_next(request, draft, now)
-
-    def _schedule_late(self, draft: StepDraft, now: float) -> None:
-        """Schedule late prompts that run, with what is kept for them and what others have left."""
-        for request in draft.take_late():
-            self._schedule_next(request, draft, now)
-
-    def _schedule_next(self, request: Request, draft: StepDraft, now: float) -> None:
-        """Schedule as many tokens of a running request as the step has room for."""
-        is_gone = draft.num_preempted and request not in self._running
-        if is_gone or request.admitted_step > self._number:
-            return
-        left = num_uncomputed(request, self._config.max_model_len)
-        num_tokens = self._paced(request, min(left, draft.tokens_left), draft, now)
-        new_block_ids = self._grow(request, num_tokens, draft, now) if num_tokens else None
-        if new_block_ids is not None:
-            self._schedule_chunk(request, num_tokens, new_block_ids, draft)
+    def _schedule_running(self, running: Iterable[Request], draft: StepDraft, now: float) -> None:
+        """Schedule running requests in their order, but for those of the draft that are `late`,
+        while the token budget lasts."""
+        max_model_len = self._config.max_model_len
+        for request in running:
+            if not draft.tokens_left:
+                return
+            if draft.num_preempted and request not in self._running:
+                continue
+            if request.admitted_step > self._number or (draft.late and request.lets_others_by):
+                continue
+            num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
+            if num_tokens > 1:
+                num_tokens = self._paced(request, num_tokens, draft, now)
+            if num_tokens == 0:
+                continue
+            new_block_ids = self._grow(request, num_tokens, draft, now)
+            if new_block_ids is not None:
+                self._schedule_chunk(request, num_tokens, new_block_ids, draft)
 
     def _paced(self, request: Request, num_tokens: int, draft: StepDraft, now: float) -> int:
         """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
-        running outputs keep their pace; all of a single one."""
-        if num_tokens <= 1:
-            return num_tokens
+        running outputs keep their pace."""
         share = self._share(draft)
-        most = min(draft.prompt_tokens_left, share.most_of_one)
+        most = min(draft.room(request.num_computed), share.most_of_one)
         if num_tokens > most and share.num_tokens:
             request.note(now, Reason.PACED, share.num_tokens, share.tightest)
         return min(num_tokens, most)
@@ -311,7 +306,7 @@ class Scheduler:
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
     ) -> None:
         """Add the request's next `num_tokens` to the step."""
-        if request.is_in_prompt:
+        if self._waiting.has_late and request.is_in_prompt:
             self._waiting.note_prompt(request, num_tokens)
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
@@ -373,7 +368,7 @@ class Scheduler:
             self._share(draft)
         while (head := self._next_waiting(draft, now)) is not None:
             if head.is_late:
-                self._schedule_late(draft, now)
+                self._schedule_running(draft.take_late(), draft, now)
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
@@ -443,7 +438,9 @@ class Scheduler:
             request.prompt_step = self._number
         draft.add_new_request(request)
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
-        num_tokens = self._waiting.most_of(request, self._paced(request, num_tokens, draft, now))
+        if num_tokens > 1:
+            num_tokens = self._paced(request, num_tokens, draft, now)
+        num_tokens = max(self._waiting.most_of(request, num_tokens), 1)
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(
