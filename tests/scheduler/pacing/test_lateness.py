@@ -205,6 +205,59 @@ def test_planted_fault_of_the_pace_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         laws(given(*BESIDE)(check_pace))()
 
 
+def check_foreseen(sizes: list[tuple[int, bool]], num_tokens: int) -> None:
+    """So many tokens of prompts are computed when it was foreseen, where late ones have had their
+    turns meanwhile, token by token."""
+    queue = WaitingQueue(Shares())
+    late, other = waiting("1", 9, 1.0), waiting("2", 9, 1.0)
+    queue.add(late)
+    queue.make_late(late)
+    for size, is_late in sizes:
+        queue.note_prompt(late if is_late else other, size)
+    foreseen_s = PromptSpeed(3.0, RATE, 0, queue.late_debt).done_s(num_tokens)
+    num_late = num_others = 0
+    while num_others < num_tokens or is_owed(queue):
+        is_turn = is_owed(queue)
+        queue.note_prompt(late if is_turn else other, 1)
+        num_late += is_turn
+        num_others += not is_turn
+    assert foreseen_s == pytest.approx(3.0 + (num_others + num_late) / RATE, abs=2 / RATE)
+
+
+def is_owed(queue: WaitingQueue) -> bool:
+    debt = queue.late_debt
+    assert debt is not None
+    return debt > 0
+
+
+FORESEEN = (
+    st.lists(st.tuples(st.integers(1, 400), st.booleans()), max_size=4),
+    st.integers(0, 4000),
+)
+
+
+@given(*FORESEEN)
+def test_what_late_ones_are_owed_is_foreseen(
+    sizes: list[tuple[int, bool]], num_tokens: int
+) -> None:
+    check_foreseen(sizes, num_tokens)
+
+
+def foresees_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.scheduler.pacing.lateness.LATE_SHARE", 0.0)
+
+
+def test_planted_fault_of_what_is_foreseen_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    foresees_no_turns(monkeypatch)
+    laws = settings(max_examples=50, derandomize=True, database=None, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        laws(given(*FORESEEN)(check_foreseen))()
+
+
+def test_none_late_take_no_time() -> None:
+    assert PromptSpeed(3.0, RATE, 200, WaitingQueue(Shares()).late_debt).done_s(800) == 4.0
+
+
 def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingQueue, "begin_step", lambda _queue, _num_late_running: 0)
 

@@ -32,9 +32,8 @@ class LateRequest(NamedTuple):
 
 
 class PromptSpeed(NamedTuple):
-    """The tokens of prompts that are computed a second from `now` on: first `num_begun` of those that
-    run and let nobody by. While there are late ones, they are owed `late_debt` tokens before these
-    and get their share beside them."""
+    """The tokens of prompts that are computed a second from `now` on, first the `num_begun` of
+    those that run. While some are late, they are owed `late_debt` tokens, and get their share."""
 
     now: float
     tokens_per_s: float
