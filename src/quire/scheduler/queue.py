@@ -118,7 +118,7 @@ class WaitingQueue:
         """Note that a step computes so many tokens of a running request's prompt."""
         if request.is_late:
             self._late_debt -= num_tokens * (1 - LATE_SHARE)
-        else:
+        elif self.has_late:
             self._late_debt += num_tokens * LATE_SHARE
 
     def note_admission(self, request: Request) -> None:

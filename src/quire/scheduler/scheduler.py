@@ -306,13 +306,12 @@ class Scheduler:
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
     ) -> None:
         """Add the request's next `num_tokens` to the step."""
-        if self._waiting.has_late and request.is_in_prompt:
-            self._waiting.note_prompt(request, num_tokens)
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         start = request.num_computed
         states = self._cache.plan_states(request.table, start, start + num_tokens)
-        draft.add_chunk(request, num_tokens, new_block_ids, states)
+        if draft.add_chunk(request, num_tokens, new_block_ids, states):
+            self._waiting.note_prompt(request, num_tokens)
         if num_tokens > 1:
             self._prefix_waits.add_chunk(request, start, start + num_tokens)
         if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:

@@ -91,14 +91,16 @@ class StepDraft:
         num_tokens: int,
         new_block_ids: BlockIds,
         states: StateUse | None = None,
-    ) -> None:
-        """Compute the request's next `num_tokens`. If the last known one is among them, the next is
-        sampled, unless the request ends with its prompt.
+    ) -> bool:
+        """Compute the request's next `num_tokens`, and return whether they are of its prompt. If
+        the last known one is among them, the next is sampled, unless the request ends with its
+        prompt.
         """
         start = request.num_computed
         end = start + num_tokens
         is_last = num_tokens == request.num_left
-        if request.is_in_prompt:
+        is_prompt = request.is_in_prompt
+        if is_prompt:
             self._num_prompt_tokens += num_tokens
             self._num_pairs += num_pairs(start, num_tokens)
         samples = is_last and not request.samples_none
@@ -107,6 +109,7 @@ class StepDraft:
         if samples:
             request.num_pending += 1
         self.tokens_left -= num_tokens
+        return is_prompt
 
     def finished(
         self, number: int, finished_requests: tuple[str, ...], block_copies: tuple[BlockCopy, ...]

@@ -271,11 +271,12 @@ def counts_no_chunk_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
         num_tokens: int,
         new_block_ids: BlockIds,
         states: StateUse | None = None,
-    ) -> None:
+    ) -> bool:
         num_before = draft._num_prompt_tokens
-        add_chunk(draft, request, num_tokens, new_block_ids, states)
+        is_prompt = add_chunk(draft, request, num_tokens, new_block_ids, states)
         if num_tokens == 1:
             draft._num_prompt_tokens = num_before
+        return is_prompt
 
     monkeypatch.setattr(StepDraft, "add_chunk", uncounted)
 
