@@ -109,9 +109,10 @@ class Runner:
         self.sample(launched)
         return self.collect(launched)
 
-    def map_pages(self) -> bool:
-        """Map a page of memory for blocks that come next; return whether more are to be mapped."""
-        return self._pages is not None and self._pages.map_next(self._num_blocks_used)
+    def map_pages(self, *, is_idle: bool) -> bool:
+        """Map a page of memory for blocks that come next; return whether more may be mapped."""
+        pages = self._pages
+        return pages is not None and pages.map_next(self._num_blocks_used, is_idle=is_idle)
 
     def launch(self, step: Step) -> LaunchedStep:
         """Compute a step up to its logits. The step launched before must have been sampled."""

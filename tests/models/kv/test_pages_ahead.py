@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, page_offsets, zeros_on_touch
-from quire.models.kv.pages_ahead import PagesAhead
+from quire.models.kv.pages_ahead import AHEAD_SHARE, BUSY_SHARE, PagesAhead
 
 PAGE = mmap.PAGESIZE
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps pages ahead")
@@ -43,9 +43,9 @@ def num_mapped(tensor: Tensor) -> int:
     return len(tensor)
 
 
-def map_all(pages: PagesAhead, num_used: int) -> int:
+def map_all(pages: PagesAhead, num_used: int, *, is_idle: bool = True) -> int:
     num = 0
-    while pages.map_next(num_used):
+    while pages.map_next(num_used, is_idle=is_idle):
         num += 1
         assert num < 10_000
     return num
@@ -55,16 +55,21 @@ def map_all(pages: PagesAhead, num_used: int) -> int:
     st.integers(1, 300),
     st.lists(st.integers(1, 8 * PAGE), min_size=1, max_size=4),
     st.integers(0, 200),
-    st.lists(st.integers(0, 400), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=3),
 )
 def test_the_blocks_in_use_and_those_that_come_next_are_mapped(
-    num_blocks: int, block_bytes: list[int], num_ahead: int, used: list[int]
+    num_blocks: int,
+    block_bytes: list[int],
+    num_ahead: int,
+    used: list[tuple[int, bool]],
 ) -> None:
     tensors = block_tensors(num_blocks, block_bytes)
     pages = PagesAhead(tensors, num_ahead * sum(block_bytes))
-    for number, num_used in enumerate(used, 1):
-        map_all(pages, num_used)
-        wanted = min(max(used[:number]) + num_ahead, num_blocks)
+    wanted, num_ahead = 0, min(num_ahead, int(AHEAD_SHARE * num_blocks))
+    for num_used, is_idle in used:
+        map_all(pages, num_used, is_idle=is_idle)
+        num_next = num_ahead if is_idle else int(BUSY_SHARE * num_ahead)
+        wanted = min(max(wanted, num_used + num_next), num_blocks)
         for tensor in tensors:
             assert num_mapped(tensor) >= wanted
             surplus = num_mapped(tensor) - wanted
@@ -75,7 +80,7 @@ def test_what_is_written_already_stays() -> None:
     tensors = block_tensors(600, [PAGE, 3 * PAGE])
     for tensor in tensors:
         tensor[::7] = 5
-    assert map_all(PagesAhead(tensors), 0) > 0
+    assert map_all(PagesAhead(tensors), 600) > 0
     for tensor in tensors:
         assert num_mapped(tensor) == 600
         assert tensor[::7].eq(5).all()
@@ -83,5 +88,5 @@ def test_what_is_written_already_stays() -> None:
 
 
 def test_a_cache_without_memory_has_nothing_to_map() -> None:
-    assert not PagesAhead(()).map_next(9)
-    assert not PagesAhead([torch.zeros(0, 4)]).map_next(9)
+    assert not PagesAhead(()).map_next(9, is_idle=True)
+    assert not PagesAhead([torch.zeros(0, 4)]).map_next(9, is_idle=True)

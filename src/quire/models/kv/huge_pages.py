@@ -22,10 +22,12 @@ def zeros_on_touch(num_bytes: int, *, huge_pages: bool = True, offset: int = 0) 
 
     A huge page that is first written costs a tenth of a millisecond, and up to ten where a virtual
     machine must ask its host for it. Tensors that are filled side by side should have different
-    offsets: they come to new pages one after another then, and not all in one step.
+    offsets: they come to new pages one after another then, and not all in one step. The page that
+    they begin in is resident as a whole.
 
-    Only full huge pages are requested, so that no memory beyond `num_bytes` is resident. The memory
-    lives as long as a view of it. Without `huge_pages`, the system is advised to use none.
+    But for it only full huge pages are requested, so that no memory beyond `num_bytes` is resident.
+    The memory lives as long as a view of it. Without `huge_pages`, the system is advised to use
+    none.
     """
     num_mapped = HUGE_PAGE_BYTES + offset + num_bytes
     advice: int | None = getattr(mmap, "MADV_HUGEPAGE" if huge_pages else "MADV_NOHUGEPAGE", None)
@@ -36,9 +38,9 @@ def zeros_on_touch(num_bytes: int, *, huge_pages: bool = True, offset: int = 0) 
     memory = torch.frombuffer(pages, dtype=torch.uint8)
     begin = _padding(memory) + offset
     zeros = memory[begin:][:num_bytes]
-    whole = (num_bytes - _padding(zeros)) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    whole = (offset + num_bytes) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if whole > 0:
-        pages.madvise(advice, begin + _padding(zeros), whole)
+        pages.madvise(advice, begin - offset, whole)
     return zeros
 
 

@@ -18,10 +18,14 @@ from torch import Tensor
 
 from quire.cache.layout import CacheTensor, LayerForm, Layout
 from quire.models.config import KVSize
-from quire.models.kv.huge_pages import page_offsets, zeros_on_touch
+from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, page_offsets, zeros_on_touch
 from quire.models.kv.kv_codec import Codec, EncodedKV
 from quire.models.kv.pinned import CUDAPages, pinned_zeros
 from quire.models.kv.rows import row_offsets, row_views
+
+LEAST_PAGES = 16
+"""Tensors of so many huge pages begin at different places of theirs: to others the rest of a page
+would be much."""
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -238,5 +242,7 @@ def _zeros_on_touch(
     that may never be used.
     """
     num_bytes = prod(shape) * dtype.itemsize
+    if num_bytes < LEAST_PAGES * HUGE_PAGE_BYTES:
+        offset = 0
     zeros = zeros_on_touch(num_bytes, huge_pages=huge_pages, offset=offset)
     return zeros.view(dtype).view(shape)

@@ -17,8 +17,11 @@ from torch import Tensor
 
 from quire.models.kv.huge_pages import HUGE_PAGE_BYTES
 
-AHEAD_BYTES = 256 << 20
-"""Memory that is mapped beyond the blocks in use."""
+AHEAD_BYTES, AHEAD_SHARE = 1 << 30, 1 / 4
+"""Memory that an idle engine maps beyond the blocks in use, and the share of the cache that this is
+at most."""
+BUSY_SHARE = 1 / 4
+"""A busy engine maps a page when so much of this is left."""
 MADV_POPULATE_WRITE = 23
 """The number of this advice in Linux, from 5.14 on; older systems refuse it."""
 
@@ -35,18 +38,21 @@ class _Piece(NamedTuple):
 
 class PagesAhead:
     """Maps pages of tensors of the host, [num_blocks, ...] each, in the order of their blocks, up
-    to `ahead_bytes` beyond those in use."""
+    to `ahead_bytes` beyond those in use, but for AHEAD_SHARE of all at most."""
 
     def __init__(self, tensors: Sequence[Tensor], ahead_bytes: int = AHEAD_BYTES) -> None:
         self._tensors = [each for each in tensors if each.nbytes]
-        self._num_ahead = ahead_bytes // max(sum(map(_block_bytes, self._tensors)), 1)
+        num_bytes = sum(tensor.nbytes for tensor in self._tensors)
+        block_bytes = sum(map(_block_bytes, self._tensors))
+        self._num_ahead = int(min(ahead_bytes, AHEAD_SHARE * num_bytes) / max(block_bytes, 1))
         self._pieces = [self._piece(number, 0) for number in range(len(self._tensors))]
         heapify(self._pieces)
 
-    def map_next(self, num_used: int) -> bool:
+    def map_next(self, num_used: int, *, is_idle: bool) -> bool:
         """Map a page, if one is still to be mapped for the blocks below `num_used` or those that
-        come next. Return whether it did."""
-        if not self._pieces or self._pieces[0].block >= num_used + self._num_ahead:
+        come next: fewer of these unless the engine `is_idle`. Return whether more may be mapped."""
+        num_ahead = self._num_ahead if is_idle else int(BUSY_SHARE * self._num_ahead)
+        if not self._pieces or self._pieces[0].block >= num_used + num_ahead:
             return False
         _, number, first, end = self._pieces[0]
         tensor = self._tensors[number]
