@@ -58,8 +58,9 @@ PROMPT = (0, 1252, 266)
 NUM_NEW = 12
 
 
-def build(model: ModelConfig) -> tuple[Engine, EngineFacts]:
-    memory, scheduling = MemoryConfig(kv_cache_tokens=256), SchedulingConfig(max_model_len=128)
+def build(model: ModelConfig, kv_cache_tokens: int = 256) -> tuple[Engine, EngineFacts]:
+    memory = MemoryConfig(kv_cache_tokens=kv_cache_tokens)
+    scheduling = SchedulingConfig(max_model_len=128)
     config = EngineConfig(model, memory=memory, scheduling=scheduling)
     return build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 

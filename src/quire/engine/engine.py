@@ -218,6 +218,11 @@ class Engine:
                 self._released(delta)
         return output._replace(deltas=failed + output.deltas) if failed else output
 
+    def map_pages(self) -> bool:
+        """Map a page of memory for the KV blocks that come next, while the engine is idle, if they
+        lie in memory that is mapped when it is written; return whether more may be mapped."""
+        return self._runner.map_pages(is_idle=True)
+
     def _step(self) -> StepOutput:
         began = self._clock()
         step = self._scheduler.schedule(began)
@@ -236,6 +241,8 @@ class Engine:
             self._in_flight = new
             return output
         last = self._end(new, self._runner.collect(new.launched))
+        if last.num_tokens == len(step.chunks):
+            self._runner.map_pages(is_idle=False)  # no first token waits for it
         return last if previous is None else output._replace(deltas=output.deltas + last.deltas)
 
     def _wait(self) -> None:

@@ -83,6 +83,8 @@ class EngineLoop:
         wait_s = engine.live_wait_s
         if wait_s is not None and not self._channel.wait(wait_s):
             return False
+        while not self._channel.wait(0) and engine.map_pages():
+            pass
         while not self._channel.wait(IDLE_S):
             is_writing = engine.is_writing
             told = engine.disk_stats, engine.transfer_stats

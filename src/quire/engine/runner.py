@@ -39,7 +39,7 @@ from quire.engine.sampling.row_samples import sample_rows
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.engine.state_pieces import state_pieces
-from quire.models.batch import Batch, Model
+from quire.models.batch import Batch, MapsPages, Model
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
@@ -100,12 +100,19 @@ class Runner:
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
         self._block_ids = np.zeros(shape, dtype=np.int32)
         self._last: LaunchedStep | None = None
+        self._pages = model.pages_ahead() if isinstance(model, MapsPages) else None
+        self._num_blocks_used = 0
 
     def run(self, step: Step) -> StepResult:
         """Compute the whole step and wait for its result."""
         launched = self.launch(step)
         self.sample(launched)
         return self.collect(launched)
+
+    def map_pages(self, *, is_idle: bool) -> bool:
+        """Map a page of memory for blocks that come next; return whether more may be mapped."""
+        pages = self._pages
+        return pages is not None and pages.map_next(self._num_blocks_used, is_idle=is_idle)
 
     def launch(self, step: Step) -> LaunchedStep:
         """Compute a step up to its logits. The step launched before must have been sampled."""
@@ -230,6 +237,7 @@ class Runner:
             end = first + len(block_ids)
             self._block_ids[group, row.index, first:end] = block_ids
             row.num_blocks[group] = end
+            self._num_blocks_used = max(self._num_blocks_used, *block_ids, 0)
 
     def _batch(self, launched: LaunchedStep) -> Batch:
         """Return the step's tensors; set `spans` and `sampled_chunks` of `launched`."""

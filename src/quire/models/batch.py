@@ -5,11 +5,12 @@ block tables that say where their keys and values lie.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyTime
+from quire.models.kv.pages_ahead import PagesAhead
 from quire.models.recurrent.pieces import Pieces
 
 
@@ -161,4 +162,13 @@ class Model(Protocol):
         They are the inputs of the model's head, after the last norm, of a float dtype. Raises
         RuntimeError where the model does not show them.
         """
+        ...
+
+
+@runtime_checkable
+class MapsPages(Protocol):
+    """A model whose KV blocks may lie in memory that the system maps when it is first written."""
+
+    def pages_ahead(self) -> PagesAhead | None:
+        """Return what maps them before, None where nothing need be."""
         ...

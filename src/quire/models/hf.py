@@ -23,6 +23,7 @@ from quire.models.config import LayerFacts
 from quire.models.kv.block_copier import BlockCopier
 from quire.models.kv.kv_rows import build_kv_rows
 from quire.models.kv.kv_store import KVStore
+from quire.models.kv.pages_ahead import PagesAhead
 from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
 from quire.models.recurrent.hook import StateAccess
 from quire.models.recurrent.kernels import RecurrentKernels
@@ -92,6 +93,9 @@ class HFModel:
 
     def block_rows(self) -> BlockRows | None:
         return build_kv_rows(self.store, self.device) if self.store.tensors else None
+
+    def pages_ahead(self) -> PagesAhead | None:
+        return PagesAhead(self.store.tensors) if self.device.type == "cpu" else None
 
     def state_rows(self) -> BlockRows | None:
         return None if self.states is None else StateRows(self.states)

@@ -1,6 +1,8 @@
 """Memory of the system's own pages."""
 
+import mmap
 import re
+from itertools import islice, pairwise
 from pathlib import Path
 
 import psutil
@@ -9,21 +11,39 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, return_free_memory, zeros_on_touch
+from quire.models.kv.huge_pages import (
+    HUGE_PAGE_BYTES,
+    page_offsets,
+    return_free_memory,
+    zeros_on_touch,
+)
 
 
-@given(st.integers(0, 5 * HUGE_PAGE_BYTES))
-def test_it_is_as_long_as_asked_and_begins_at_a_huge_page(num_bytes: int) -> None:
-    memory = zeros_on_touch(num_bytes)
+@given(st.integers(0, 5 * HUGE_PAGE_BYTES), st.integers(0, HUGE_PAGE_BYTES - 1))
+def test_it_is_as_long_as_asked_and_begins_where_asked(num_bytes: int, offset: int) -> None:
+    memory = zeros_on_touch(num_bytes, offset=offset)
     assert memory.shape == (num_bytes,)
     assert memory.dtype is torch.uint8
-    assert num_bytes == 0 or memory.data_ptr() % HUGE_PAGE_BYTES == 0
+    assert num_bytes == 0 or memory.data_ptr() % HUGE_PAGE_BYTES == offset
+
+
+@given(st.integers(1, 300))
+def test_offsets_lie_evenly_over_a_page_however_many_there_are(num: int) -> None:
+    offsets = sorted(islice(page_offsets(), num))
+    ends = [*offsets, HUGE_PAGE_BYTES]
+    gaps = [after - before for before, after in pairwise(ends)]
+    assert offsets[0] == 0
+    assert max(gaps) <= 2 * HUGE_PAGE_BYTES / num + mmap.PAGESIZE
+    assert all(each % mmap.PAGESIZE == 0 for each in offsets)
 
 
 @pytest.mark.parametrize("huge_pages", [True, False])
 @pytest.mark.parametrize("num_bytes", [1, 4097, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5])
-def test_it_is_zero_and_lives_as_long_as_a_view_of_it(num_bytes: int, huge_pages: bool) -> None:
-    memory = zeros_on_touch(num_bytes, huge_pages=huge_pages)
+@pytest.mark.parametrize("offset", [0, 4096, HUGE_PAGE_BYTES - 1])
+def test_it_is_zero_and_lives_as_long_as_a_view_of_it(
+    num_bytes: int, huge_pages: bool, offset: int
+) -> None:
+    memory = zeros_on_touch(num_bytes, huge_pages=huge_pages, offset=offset)
     assert not memory.any()
     last = memory[-1:]
     last.fill_(7)

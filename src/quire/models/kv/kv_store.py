@@ -18,10 +18,14 @@ from torch import Tensor
 
 from quire.cache.layout import CacheTensor, LayerForm, Layout
 from quire.models.config import KVSize
-from quire.models.kv.huge_pages import zeros_on_touch
+from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, page_offsets, zeros_on_touch
 from quire.models.kv.kv_codec import Codec, EncodedKV
 from quire.models.kv.pinned import CUDAPages, pinned_zeros
 from quire.models.kv.rows import row_offsets, row_views
+
+LEAST_PAGES = 16
+"""Tensors of so many huge pages begin at different places of theirs: to others the rest of a page
+would be much."""
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -147,9 +151,11 @@ def build_kv_store(
     where it cannot be pinned.
     """
 
+    offsets = page_offsets()
+
     def allocate(shape: Shape, dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
-            return _zeros_on_touch(shape, dtype, huge_pages)
+            return _zeros_on_touch(shape, dtype, huge_pages, next(offsets))
         return torch.zeros(shape, dtype=dtype, device=device)
 
     keys = _Parts(size, codec, allocate)
@@ -227,11 +233,16 @@ class _Parts:
         return views
 
 
-def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype, huge_pages: bool) -> Tensor:
+def _zeros_on_touch(
+    shape: tuple[int, ...], dtype: torch.dtype, huge_pages: bool, offset: int = 0
+) -> Tensor:
     """Return zeros that take memory only when they are written.
 
     `torch.zeros` writes all of them at once: gigabytes of memory and seconds of start-up for blocks
     that may never be used.
     """
     num_bytes = prod(shape) * dtype.itemsize
-    return zeros_on_touch(num_bytes, huge_pages=huge_pages).view(dtype).view(shape)
+    if num_bytes < LEAST_PAGES * HUGE_PAGE_BYTES:
+        offset = 0
+    zeros = zeros_on_touch(num_bytes, huge_pages=huge_pages, offset=offset)
+    return zeros.view(dtype).view(shape)

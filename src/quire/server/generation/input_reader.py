@@ -102,11 +102,10 @@ class InputReader:
             SizeClass("medium", MEDIUM_BYTES, queue(1), in_process=True),
             SizeClass("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
         )
-        self._values = SizeClass("values", 0, queue(1), in_process=True)
         self._unchecked: OrderedDict[bytes, float] = OrderedDict()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
         num_readers = sum(size_class.in_process for size_class in self.size_classes)
-        self._workers = WorkerPool(num_readers + NUM_THREADS + 1)
+        self._workers = WorkerPool(num_readers + NUM_THREADS)
         self._readings: set[asyncio.Task[object]] = set()
 
     async def prompts(
@@ -171,14 +170,14 @@ class InputReader:
             await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
 
     async def validity(self, checks: tuple[ValueCheck, ...], tenant: str) -> Validity:
-        """Return whether values are of their schemas, checked in a process, one request after the
-        other. A schema whose check takes too long is not checked again for a while, since each try
-        holds the answers of others up."""
+        """Return whether values are of their schemas, checked in a process, in turn with grammars:
+        more processes would be more memory. A schema whose check takes too long is not checked
+        again for a while, since each try holds the answers of others up."""
         check = partial(self._checked, checks, tenant)
         num_bytes = sum(len(each.schema) + len(each.value) for each in checks)
         try:
             async with asyncio.timeout(LONGEST_CHECK_S):
-                return await self._queued(self._values, check, tenant, num_bytes)
+                return await self._queued(self.size_classes[0], check, tenant, num_bytes)
         except (TimeoutError, Overloaded):
             return Validity.UNCHECKED
 
