@@ -16,12 +16,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from quire.scheduler.admission import Admission
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
-from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.shares import Shares
 from tests.scheduler.driver import BLOCK_SIZE, CONFIG, Driver, request
 
@@ -330,7 +330,7 @@ def forgets_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def skips_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "_holds_back", lambda _scheduler, _request: False)
+    monkeypatch.setattr(Admission, "holds_back", lambda _admission, _request: False)
 
 
 @pytest.mark.parametrize(

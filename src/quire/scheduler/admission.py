@@ -98,9 +98,16 @@ class Admission:
         if not draft.tokens_left or (is_whole and len(request.token_ids) > draft.tokens_left):
             return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
         share = draft.share
-        if share is not None and share.num_tokens is not None and not draft.prompt_tokens_left:
-            return Blocker(Reason.WAITS_FOR_PACE, share.num_tokens, share.tightest)
-        return None
+        if share is None or draft.room():
+            return None
+        if share.num_tokens is None:
+            return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
+        return Blocker(Reason.WAITS_FOR_PACE, share.num_tokens, share.tightest)
+
+    def holds_back(self, request: Request) -> bool:
+        """Return whether no request may pass this one, because it was skipped too often or
+        preempted."""
+        return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def begins(self, request: Request, number: int) -> bool:
         """Return whether a request waits for nothing but room: not for a grammar, a slower store,
@@ -183,7 +190,7 @@ class Admission:
         if awaited is None:
             return None
         num_left = len(request.token_ids) - awaited.num_found
-        num_steps = draft.num_under_way + (num_left <= draft.prompt_tokens_left)
+        num_steps = draft.num_under_way + (num_left <= draft.room())
         num_saved = awaited.num_tokens - len(self._running) * num_steps
         if not self._cost.prefers_wait(num_saved, num_steps):
             return None

@@ -19,7 +19,9 @@ class Ahead(NamedTuple):
 
 
 LATE_SHARE = 1 / 8
-"""The share of late requests in the tokens that are admitted while they wait."""
+"""The share of late prompts in the tokens of prompts, while there are any."""
+LEAST_LATE = 16
+"""Late prompts are computed in parts of so many tokens at least while others want them."""
 HAD_TURN = 1 << 40
 """Added to the number of a tenant of which someone was admitted: no tenant enters with as many."""
 
@@ -36,7 +38,8 @@ class WaitingQueue:
     these the first that entered. Counters may be too low, since they only grow, and are set right
     when they come to the top. `changes` has by tenant, whatever queues the policy has, how many
     requests more or less wait than when it was last cleared, by whoever reads it. `held_first` may
-    be set at any time: then the first of those that let others by comes before these.
+    be set at any time: then the first of those that let others by comes before these. Late prompts
+    are owed `late_debt` tokens; `num_late_running` of them are computed.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -50,6 +53,7 @@ class WaitingQueue:
         self._length = 0
         self._num_late = 0
         self._late_debt = 0.0
+        self._num_late_running = 0
         self.held_first = False
         self.changes: dict[str, int] = {}
 
@@ -67,14 +71,15 @@ class WaitingQueue:
         num_free = queue.num_below((True,))
         if self.held_first and num_free < len(queue):
             return queue.at(num_free)[0]
-        if self._late_debt > 0 and (index := queue.num_below((False, True))) < num_free:
+        is_turn = self._late_debt > 0 and not self._num_late_running
+        if is_turn and (index := queue.num_below((False, True))) < num_free:
             return queue.at(index)[0]
         return queue.first
 
     def make_late(self, request: Request) -> None:
         """Let a request whose first token will come after its target wait behind those that can
-        still have theirs in time. Late ones get LATE_SHARE of the prompt tokens that are admitted
-        while they wait, in their own order, so that they are not held back for ever."""
+        still have theirs in time. Late ones get LATE_SHARE of the tokens of prompts, one after
+        another in their own order, so that they are not held back for ever."""
         self.remove(request)
         request.is_late = True
         self.restore(request)
@@ -85,21 +90,46 @@ class WaitingQueue:
         request.is_held = True
         self.restore(request)
 
-    def note_admission(self, request: Request, num_tokens: int) -> None:
-        """Note that a request, which waits no more, has so many tokens to compute. Its tenant comes
-        behind those that were served as much."""
+    def begin_step(self, num_late_running: int) -> int:
+        """Return how many tokens of the next step are kept for the late prompts that run."""
+        self._num_late_running = num_late_running
+        if not self.has_late:
+            self._late_debt = 0.0
+        return int(self._late_debt) if num_late_running and self._late_debt >= LEAST_LATE else 0
+
+    @property
+    def has_late(self) -> bool:
+        """Whether late prompts wait or are computed."""
+        return self._num_late > 0 or self._num_late_running > 0
+
+    @property
+    def late_debt(self) -> float | None:
+        """The tokens that late prompts are owed, None without any."""
+        return self._late_debt if self.has_late else None
+
+    def most_of(self, request: Request, num_tokens: int) -> int:
+        """Return how many of the next `num_tokens` of a prompt that has just been admitted a step
+        computes at most: a late one leaves to those that wait more than it is owed."""
+        if not request.is_late or self._length == self._num_late:
+            return num_tokens
+        return min(num_tokens, max(int(self._late_debt), LEAST_LATE))
+
+    def note_prompt(self, request: Request, num_tokens: int) -> None:
+        """Note that a step computes so many tokens of a running request's prompt."""
+        if request.is_late:
+            self._late_debt -= num_tokens * (1 - LATE_SHARE)
+        elif self.has_late:
+            self._late_debt += num_tokens * LATE_SHARE
+
+    def note_admission(self, request: Request) -> None:
+        """Note that a request waits no more. Its tenant comes behind those that were served as
+        much."""
+        self._num_late_running += request.is_late
         request.is_held = False
         if self._heap and self._heap[0][2] == request.tenant:
             self._num_entered += 1
             number = HAD_TURN + self._num_entered
             heapreplace(self._heap, (self._heap[0][0], number, request.tenant))
-        if request.is_late:
-            self._late_debt -= num_tokens * (1 - LATE_SHARE)
-            request.is_late = False
-        elif self._num_late:
-            self._late_debt += num_tokens * LATE_SHARE
-        if not self._num_late:
-            self._late_debt = 0.0
 
     def first(self, num: int) -> list[Request]:
         """Return the first `num` requests, tenant after tenant."""

@@ -225,8 +225,9 @@ class Request:
     first where the shortest go first, and it counts as having come `lead_s` earlier than it did.
     While it is not `is_ready`, or is `loading_from` a slower store, it waits and holds nobody;
     `num_loaded` tokens were loaded for it, `num_from_peers` of them from other engines.
-    While it waits it `is_late` once its first token will come after its target, and `is_held` once
-    it waits rather than take what is kept for sessions. Where it has a target, `last_gap_s` passed
+    It `is_late` once its first token will come after its target: it lets others by while it waits,
+    and while its prompt is computed. It `is_held` while it waits rather than take what is kept for
+    sessions. Where it has a target, `last_gap_s` passed
     between its last two tokens, and `num_late_tokens` of those after the first came too late.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
@@ -296,6 +297,11 @@ class Request:
         return num_known - self.num_computed > 1 or num_known == len(self.new.prompt_token_ids)
 
     @property
+    def lets_others_by(self) -> bool:
+        """Whether steps compute its prompt behind those of others, since it is late anyway."""
+        return self.is_late and self.is_in_prompt
+
+    @property
     def samples_none(self) -> bool:
         """Whether the request ends with its prompt."""
         return self.new.stopping.max_tokens == 0
@@ -311,6 +317,7 @@ class Request:
         self.num_discarded = self.num_computed
         self.num_computed = 0
         self.num_pending = 0
+        self.is_late = False
         self.prompt_step = None
         self.num_preemptions += 1
 

@@ -16,6 +16,7 @@ class RunningSet:
         self._by_id: dict[str, Request] = {}
         self._order = SortedList(attrgetter("running_order"))
         self._queues: dict[str, SortedList] = {}
+        self._num_late = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -33,6 +34,7 @@ class RunningSet:
 
     def add(self, request: Request) -> None:
         self._by_id[request.id] = request
+        self._num_late += request.is_late
         self._order.add(request)
         if request.tenant not in self._queues:
             self._queues[request.tenant] = SortedList(attrgetter("running_order"))
@@ -40,10 +42,15 @@ class RunningSet:
 
     def remove(self, request: Request) -> None:
         del self._by_id[request.id]
+        self._num_late -= request.is_late
         self._order.remove(request)
         self._queues[request.tenant].remove(request)
         if not self._queues[request.tenant]:
             del self._queues[request.tenant]
+
+    def late(self) -> list[Request]:
+        """Return those that let others by, in their order."""
+        return [each for each in self if each.lets_others_by] if self._num_late else []
 
     def num_in(self, tenant: str) -> int:
         """Return how many requests of the tenant run."""

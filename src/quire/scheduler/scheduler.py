@@ -7,14 +7,14 @@ argument. A request goes this way:
               ^--- preempted ------'
 
 Running requests are scheduled first, in their running order, then waiting ones as the policy orders
-them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
+them, late prompts last. Blocks are taken back from the tail of the running: nothing scheduled in a
 step is taken back. The first of the running can always go on, so every accepted request ends.
 
 Before that, a waiting request without room may take the places of running ones that are less urgent
 (`urgency/`). They give way a few times only, so that no stream of urgent ones holds them back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
@@ -28,7 +28,7 @@ from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.expectations.expectations import Expectations
 from quire.scheduler.live.in_flight import InFlightRequests
-from quire.scheduler.pacing.lateness import can_be_late, let_others_by
+from quire.scheduler.pacing.lateness import let_others_by
 from quire.scheduler.pacing.pace import Pace, PaceRule, PromptShare
 from quire.scheduler.pacing.step_work import work_of
 from quire.scheduler.pinning import pin_prompt
@@ -189,11 +189,14 @@ class Scheduler:
         self.usage.advance(now)
         self._sessions.advance(now)
         self._expire(now)
-        draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
+        late = self._running.late()
+        kept, under_way = self._waiting.begin_step(len(late)), self._throughput.num_under_way
+        draft = StepDraft(self._config.max_num_batched_tokens, under_way, late, kept)
         self._admission.update_offloading()
         self._schedule_urgent(draft, now)
-        self._schedule_running(draft, now)
+        self._schedule_running(self._running, draft, now)
         self._schedule_waiting(draft, now)
+        self._schedule_running(draft.take_late(), draft, now)
         self.pace.latest = draft.share
         self._number += 1
         leaves_someone = len(self._waiting) > draft.num_aside + draft.num_unready
@@ -264,15 +267,16 @@ class Scheduler:
             self._start_running(request, admitted, draft, now)
         draft.num_kept = 0
 
-    def _schedule_running(self, draft: StepDraft, now: float) -> None:
-        """Schedule the running requests in their order, while the token budget lasts."""
+    def _schedule_running(self, running: Iterable[Request], draft: StepDraft, now: float) -> None:
+        """Schedule running requests in their order, but for those of the draft that are `late`,
+        while the token budget lasts."""
         max_model_len = self._config.max_model_len
-        for request in self._running:
+        for request in running:
             if not draft.tokens_left:
                 return
             if draft.num_preempted and request not in self._running:
                 continue
-            if request.admitted_step > self._number:
+            if request.admitted_step > self._number or (draft.late and request.lets_others_by):
                 continue
             num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
             if num_tokens > 1:
@@ -287,9 +291,9 @@ class Scheduler:
         """Return how many of the next `num_tokens` of a prompt are computed in this step, so that
         running outputs keep their pace."""
         share = self._share(draft)
-        most = min(draft.prompt_tokens_left, share.most_of_one)
-        if num_tokens > most:
-            request.note(now, Reason.PACED, share.num_tokens or 0, share.tightest)
+        most = min(draft.room(request.num_computed), share.most_of_one)
+        if num_tokens > most and share.num_tokens:
+            request.note(now, Reason.PACED, share.num_tokens, share.tightest)
         return min(num_tokens, most)
 
     def _share(self, draft: StepDraft) -> PromptShare:
@@ -306,7 +310,8 @@ class Scheduler:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         start = request.num_computed
         states = self._cache.plan_states(request.table, start, start + num_tokens)
-        draft.add_chunk(request, num_tokens, new_block_ids, states)
+        if draft.add_chunk(request, num_tokens, new_block_ids, states):
+            self._waiting.note_prompt(request, num_tokens)
         if num_tokens > 1:
             self._prefix_waits.add_chunk(request, start, start + num_tokens)
         if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:
@@ -320,7 +325,7 @@ class Scheduler:
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
             victim = self._running.victim(request, self._number)
-            if victim is None:
+            if victim is None or draft.has(victim):
                 return None
             self._preempt(victim, request, draft, now, Reason.PREEMPTED_FOR_BLOCKS)
             if victim is request:
@@ -361,6 +366,8 @@ class Scheduler:
         if self._waiting.head is not None:
             self._share(draft)
         while (head := self._next_waiting(draft, now)) is not None:
+            if head.is_late:
+                self._schedule_running(draft.take_late(), draft, now)
             blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
@@ -381,18 +388,15 @@ class Scheduler:
         """Return the request to be admitted next. Those that cannot have their first token in time,
         or would keep more others from it, let these by."""
         self._waiting.held_first = self._sessions.lets_held_in(now)
-        head, tokens_per_s = self._waiting.head, self._throughput.tokens_per_s
-        if head is None or head.is_late or not tokens_per_s or not can_be_late(head):
-            return head
-        ready_s = now + self._share(draft).num_begun / tokens_per_s
-        let_others_by(self._waiting, ready_s, tokens_per_s, now)
+        if (share := draft.share) is not None:
+            let_others_by(self._waiting, share.num_begun, self._throughput.tokens_per_s, now)
         return self._waiting.head
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit requests from behind the head until a passed request must not be skipped again."""
         passed = [head]
         for request in self._waiting.first(1 + NUM_TRIED)[1:]:
-            holder = next((each for each in passed if self._holds_back(each)), None)
+            holder = next((each for each in passed if self._admission.holds_back(each)), None)
             if holder is not None:
                 request.note(now, Reason.WAITS_FOR_SKIPPED, holder.num_skips, holder.id)
                 continue
@@ -405,11 +409,6 @@ class Scheduler:
                 continue
             for each in passed:
                 each.num_skips += 1
-
-    def _holds_back(self, request: Request) -> bool:
-        """Return whether no request may pass this one, because it was skipped too often or
-        preempted."""
-        return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Take blocks for all known tokens of the request and schedule its first chunk, or return
@@ -427,7 +426,7 @@ class Scheduler:
         schedule its first chunk."""
         self._waiting.remove(request)
         self._sessions.admit(request)
-        self._waiting.note_admission(request, len(request.token_ids) - num_computed)
+        self._waiting.note_admission(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
         request.running_order = self._policy.running_order(request, number=self._num_admitted)
@@ -440,6 +439,7 @@ class Scheduler:
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
         if num_tokens > 1:
             num_tokens = self._paced(request, num_tokens, draft, now)
+        num_tokens = max(self._waiting.most_of(request, num_tokens), 1)
         self._schedule_chunk(request, num_tokens, (), draft)
 
     def _apply_result(
@@ -479,10 +479,6 @@ class Scheduler:
         self.usage.advance(now)
         request.note(now, reason, request.token_ids[-1])
         self._sessions.leave(request, now)
-        self._leave(request)
-        return finish_of(request, reason, now)
-
-    def _leave(self, request: Request) -> None:
         self._appointments.note_end(request)
         self._expectations.outputs.note_end(request)
         del self._requests[request.id]
@@ -492,7 +488,8 @@ class Scheduler:
         if request not in self._running:
             self._waiting.remove(request)
             self._cache.forget(request.table)
-            return
-        self._running.remove(request)
-        self._cache.release(request.table)
-        self._finished_requests.append(request.id)
+        else:
+            self._running.remove(request)
+            self._cache.release(request.table)
+            self._finished_requests.append(request.id)
+        return finish_of(request, reason, now)

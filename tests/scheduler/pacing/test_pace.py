@@ -48,8 +48,8 @@ def request(
 
 
 class TimedDriver:
-    """Steps a scheduler on a device whose steps take `seconds_of` their work, with nothing
-    between."""
+    """Steps a scheduler on a device whose steps take `seconds_of` their work, and `pair_s` for
+    each pair of their prompts, with nothing between."""
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class TimedDriver:
         config: SchedulerConfig = CONFIG,
         *,
         caches_prefixes: bool = False,
+        pair_s: float = 0.0,
     ) -> None:
+        self._pair_s = pair_s
         self.cache = KVCache(CacheConfig(num_blocks, 16, enable_prefix_caching=caches_prefixes))
         self.scheduler = Scheduler(config, self.cache)
         self.now = 0.0
@@ -74,7 +76,8 @@ class TimedDriver:
     def step(self) -> Step:
         step = self.scheduler.schedule(self.now)
         self.steps.append(step)
-        self.now += seconds_of(work_of(step))
+        work = work_of(step)
+        self.now += seconds_of(work) + self._pair_s * work.num_prefill_pairs
         for delta in self.scheduler.update(step, result_of(step), self.now):
             if delta.token_ids:
                 self.token_times[delta.request_id].append(self.now)
@@ -268,11 +271,12 @@ def counts_no_chunk_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
         num_tokens: int,
         new_block_ids: BlockIds,
         states: StateUse | None = None,
-    ) -> None:
+    ) -> bool:
         num_before = draft._num_prompt_tokens
-        add_chunk(draft, request, num_tokens, new_block_ids, states)
+        is_prompt = add_chunk(draft, request, num_tokens, new_block_ids, states)
         if num_tokens == 1:
             draft._num_prompt_tokens = num_before
+        return is_prompt
 
     monkeypatch.setattr(StepDraft, "add_chunk", uncounted)
 

@@ -75,7 +75,7 @@ def test_a_chunk_of_a_prompt_is_as_large_as_the_time_allows(
 ) -> None:
     times, beside = learnt(costs), decoding(num_seqs, 300)
     within_s = share * seconds_of(costs, beside)
-    most = times.most_prompt_tokens(beside, context, within_s)
+    most = times.most_prompt_tokens(times.prompt_time(beside, within_s), context)
     bound = MAX_GROWTH * max(work.num_prefill_tokens for work in WORKS)
     assert 0 <= most <= bound
     took_s = seconds_of(costs, prompting(most, context, beside))
@@ -97,7 +97,7 @@ def test_no_noise_makes_a_time_negative(
         times.observe(each, seconds)
     found = times.seconds(work)
     assert found is None or found >= 0
-    assert times.most_prompt_tokens(work, 100, 1.0) >= 0
+    assert times.most_prompt_tokens(times.prompt_time(work, 1.0), 100) >= 0
 
 
 def test_what_was_never_seen_is_not_told() -> None:
@@ -109,7 +109,7 @@ def test_what_was_never_seen_is_not_told() -> None:
     times.observe(decoding(2, 10), 0.1)
     assert times.seconds(decoding(2, 10)) == pytest.approx(0.1)
     assert times.seconds(prompting(100)) is None
-    assert times.most_prompt_tokens(decoding(2, 10), 0, 0.2) == LEAST_PROBE
+    assert times.most_prompt_tokens(times.prompt_time(decoding(2, 10), 0.2), 0) == LEAST_PROBE
 
 
 def test_old_times_are_forgotten() -> None:

@@ -31,8 +31,8 @@ KNOWN = {
     "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} block_size keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes "
-    "num_late late_debt held_first",
-    "running": "shares by_id order queues",
+    "num_late late_debt held_first num_late_running",  # the last is counted anew by every step
+    "running": "shares by_id order queues num_late",
     "shares": "served level sweep_at live",
     "deadlines": "heap num_added",
     "throughput": "began ended_s num_tokens seconds was_busy busy_steps_s busy_s",

@@ -8,7 +8,7 @@ their pace: that which their requests ask for, or some times that of a step with
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from quire.scheduler.pacing.step_times import LearnedStepTimes
+from quire.scheduler.pacing.step_times import LearnedStepTimes, PromptTime
 from quire.scheduler.pacing.step_work import StepWork
 from quire.scheduler.request import Request
 
@@ -25,16 +25,23 @@ WHOLE_TILES = 32
 """More tokens are rounded down to a multiple of it."""
 
 
+def whole_tiles(num_tokens: int) -> int:
+    """Return so many tokens, rounded down to whole tiles where that leaves some."""
+    return num_tokens - num_tokens % WHOLE_TILES if num_tokens > WHOLE_TILES else num_tokens
+
+
 class PromptShare(NamedTuple):
     """The tokens of prompts that a step may compute; None for as many as it has room for. The
     request `tightest` has the target that sets them, empty where none has one. Of prompts of
-    running requests `num_begun` tokens are left. Of one prompt `most_of_one` tokens are computed
-    at most."""
+    running requests that let nobody by `num_begun` tokens are left. Of one prompt `most_of_one`
+    tokens are computed at most. Where seconds set them, `time` has those that prompts may take,
+    once it is known what tokens cost."""
 
     num_tokens: int | None = None
     tightest: str = ""
     num_begun: int = 0
     most_of_one: int = NO_LIMIT
+    time: PromptTime | None = None
 
 
 class PaceRule(Protocol):
@@ -65,8 +72,9 @@ class Pace:
         target_s, tightest, is_free = 0.0, "", False
         for request in running:
             if request.is_in_prompt:
-                chunk_context = chunk_context or request.num_computed
-                num_begun += request.num_left
+                if not request.lets_others_by:
+                    chunk_context = chunk_context or request.num_computed
+                    num_begun += request.num_left
                 continue
             num_seqs += 1
             num_context += request.num_computed + 1
@@ -85,7 +93,6 @@ class Pace:
             tightest = tightest if within_s < STALL * decode_s else ""
         if within_s is None:
             return PromptShare(num_begun=num_begun)
-        most = self.times.most_prompt_tokens(work, chunk_context, within_s)
-        if most > WHOLE_TILES:
-            most -= most % WHOLE_TILES
-        return PromptShare(max(most, LEAST_TOKENS), tightest, num_begun)
+        time = self.times.prompt_time(work, within_s)
+        most = whole_tiles(self.times.most_prompt_tokens(time, chunk_context))
+        return PromptShare(max(most, LEAST_TOKENS), tightest, num_begun, time=time)

@@ -8,7 +8,7 @@ should add up to 1.
     with a chunk of a prompt          ... + chunk x prompt token + pairs x pair
 """
 
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple, TypeAlias
 
 from quire.scheduler.pacing.step_work import StepWork
@@ -36,6 +36,28 @@ class StepParts(NamedTuple):
 
     base_s: float
     work_s: float
+
+
+class PromptTime(NamedTuple):
+    """The seconds that a step has left for prompts, and what a token and a pair take."""
+
+    left_s: float
+    token_s: float
+    pair_s: float
+
+    def beside(self, num_tokens: int, pairs: int) -> "PromptTime":
+        """Return the time that is left beside so many tokens of prompts, with so many pairs."""
+        left_s = self.left_s - num_tokens * self.token_s - pairs * self.pair_s
+        return self._replace(left_s=left_s)
+
+    def most_tokens(self, context: int) -> float:
+        """Return how many tokens of a prompt fit, of which `context` are computed."""
+        if self.left_s <= 0:
+            return 0.0
+        token_s, pair_s = self.token_s + self.pair_s * context, self.pair_s / 2
+        if pair_s > 0:
+            return (sqrt(token_s**2 + 4 * pair_s * self.left_s) - token_s) / (2 * pair_s)
+        return self.left_s / token_s if token_s > 0 else inf
 
 
 def _row(work: StepWork) -> Row:
@@ -104,22 +126,22 @@ class LearnedStepTimes:
             return None
         return StepParts(known[_BASE], sum(map(float.__mul__, known[1:], row[1:])))
 
-    def most_prompt_tokens(self, work: StepWork, context: int, within_s: float) -> int:
-        """Return how many tokens of a prompt, of which `context` are computed, a step of some work
-        may compute beside that and end within so many seconds; 0 where it is too long without."""
+    def prompt_time(self, work: StepWork, within_s: float) -> PromptTime | None:
+        """Return the time that a step of some work, which should end within so many seconds, has
+        for prompts beside that; None before any was observed."""
         known = self._fitted()
         if not known or not self._is_seen(_PROMPT):
-            return LEAST_PROBE
+            return None
         left_s = within_s - sum(map(float.__mul__, known, _row(work)))
-        if left_s <= 0:
-            return 0
+        return PromptTime(left_s, known[_PROMPT], known[_PAIRS])
+
+    def most_prompt_tokens(self, time: PromptTime | None, context: int) -> int:
+        """Return how many tokens of a prompt, of which `context` are computed, a step may compute
+        in this time; 0 where none is left."""
+        if time is None:
+            return LEAST_PROBE
         bound = max(MAX_GROWTH * self._most_prompt, LEAST_PROBE)
-        token_s, pair_s = known[_PROMPT] + known[_PAIRS] * context, known[_PAIRS] / 2
-        if pair_s > 0:
-            bound = min(bound, (sqrt(token_s**2 + 4 * pair_s * left_s) - token_s) / (2 * pair_s))
-        elif token_s > 0:
-            bound = min(bound, left_s / token_s)
-        return int(bound)
+        return int(min(bound, time.most_tokens(context)))
 
     def _is_seen(self, index: int) -> bool:
         return self._products[index][index] > 0

@@ -31,15 +31,20 @@ class StepWork:
         return self.num_prefill_tokens + self.num_decode_tokens
 
 
+def num_pairs(start: int, num_tokens: int) -> int:
+    """Return the pairs of queries and keys of a chunk of a prompt."""
+    return num_tokens * start + num_tokens * (num_tokens + 1) // 2
+
+
 def work_of(step: Step) -> StepWork:
     """Return the work of a step. A chunk of one token behind others decodes."""
     chunks = step.chunks
-    num_prefill = num_decode = num_context = num_pairs = 0
+    num_prefill = num_decode = num_context = pairs = 0
     for _, start, num_tokens, *_ in chunks:
         if num_tokens == 1 and start:
             num_decode += 1
             num_context += start + 1
         else:
             num_prefill += num_tokens
-            num_pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
-    return StepWork(len(chunks), num_prefill, num_decode, num_context, num_pairs)
+            pairs += num_pairs(start, num_tokens)
+    return StepWork(len(chunks), num_prefill, num_decode, num_context, pairs)

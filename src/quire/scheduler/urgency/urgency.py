@@ -78,7 +78,7 @@ class Urgency:
         is_full = len(self._running) >= self._config.max_num_seqs
         lacks_room = is_full or claimant.timeline[-1].reason in _LACKS_ROOM
         others = [each for each in self._running if each.admitted_step <= number]
-        if draft.tokens_left <= len(others) - is_full or draft.prompt_tokens_left <= 0:
+        if draft.tokens_left <= len(others) - is_full or draft.room() <= 0:
             return None
         if not lacks_room:
             is_first = self._passes(claimant, others) and self._admission.begins(claimant, number)
