@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quire.models.kv.huge_pages import HUGE_PAGE_BYTES
 
-AHEAD_BYTES, AHEAD_SHARE = 1 << 30, 1 / 4
+AHEAD_BYTES, AHEAD_SHARE = 512 << 20, 1 / 4
 """Memory that an idle engine maps beyond the blocks in use, and the share of the cache that this is
 at most."""
 BUSY_SHARE = 1 / 4
