@@ -309,6 +309,7 @@ def test_options_are_echoed_and_what_is_not_done_is_said(served: Served) -> None
         ({"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl"),
         ({"prompt_cache_options": {"mode": "x"}}, "prompt_cache_options.mode"),
         ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+        ({"prompt_cache_options": {"prewarm": 0}}, "prompt_cache_options.prewarm"),
         ({"prompt_cache_options": {"more": 1}}, "prompt_cache_options.more"),
     ],
 )

@@ -42,7 +42,7 @@ def test_one_body_has_no_progress(served: Served, endpoint: str) -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_chunks_that_are_not_padded_can_be_asked_for(served: Served, endpoint: str) -> None:
-    for given, status in ((False, 200), (None, 200), (True, 400)):
+    for given, status in ((False, 200), (None, 200), (True, 400), (0, 400), (0.0, 400)):
         options = {"include_obfuscation": given}
         fields = {**BASE[endpoint], "stream": True, "stream_options": options}
         reply = served.client.post(endpoint, json=fields)

@@ -123,6 +123,7 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"input": "word " * 5000}, "input"),
         ({"temperature": 3}, "temperature"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stream_options": {"include_obfuscation": 0}}, "stream_options.include_obfuscation"),
         ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),

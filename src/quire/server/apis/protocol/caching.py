@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from quire.server.apis.protocol.fields import StrictModel
+from quire.server.apis.protocol.fields import OnlyFalse, StrictModel
 
 MAX_NAME_CHARS = 512
 SessionName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
@@ -23,7 +23,7 @@ class PromptCacheOptions(StrictModel):
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Ttl | None = None
     comparison_response_id: Annotated[str, Field(max_length=256)] | None = None
-    prewarm: Literal[False] | None = None
+    prewarm: OnlyFalse | None = None
 
     @property
     def no_effect(self) -> tuple[str, ...]:

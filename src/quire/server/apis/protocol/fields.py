@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from quire.server.generation.input import TruncationSide
 from quire.server.models.input_context import MAX_LOGPROBS
@@ -127,6 +127,14 @@ BadWords: TypeAlias = Annotated[
 ]
 
 
+def _no_number(value: object) -> object:
+    """Refuse numbers where a boolean is asked for: to Python 0 equals False."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise PydanticKnownError("literal_error", {"expected": "False"})
+    return value
+
+
+OnlyFalse: TypeAlias = Annotated[Literal[False], BeforeValidator(_no_number)]
 MIN_TARGET_MS = 0.1
 Target = Annotated[float, Field(ge=MIN_TARGET_MS)]
 
@@ -135,7 +143,7 @@ class StreamOptions(StrictModel):
     """Options of what a stream tells beside the text. Chunks are never padded (obfuscation)."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: OnlyFalse | None = None
     continuous_usage_stats: bool | None = None
 
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from quire.server.apis.protocol.caching import PromptCacheOptions, RetentionPolicy, SessionName
 from quire.server.apis.protocol.chat import MAX_MESSAGES, Effort
-from quire.server.apis.protocol.fields import Positive, StrictModel, at_most
+from quire.server.apis.protocol.fields import OnlyFalse, Positive, StrictModel, at_most
 from quire.server.generation.usage import CachedTokens, ChoiceAccount, CompletionTokensDetails
 from quire.server.models.input_context import MAX_LOGPROBS
 
@@ -80,7 +80,7 @@ class TextFields(StrictModel):
 class ResponseStreamOptions(StrictModel):
     """Options of a stream. Events are never padded (obfuscation)."""
 
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: OnlyFalse | None = None
 
 
 class ResponsesRequest(StrictModel):
