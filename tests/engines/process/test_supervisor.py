@@ -40,6 +40,10 @@ CONFIG = EngineConfig(
 )
 
 
+NEVER = (1 << 20,)
+"""Stop tokens that the toy model does not have."""
+
+
 @dataclass
 class Running:
     supervisor: EngineSupervisor
@@ -185,7 +189,9 @@ async def test_aborts_end_at_once_without_an_engine_and_behind_one_that_ends() -
 
 async def test_time_limits_pass_while_there_is_no_engine() -> None:
     async with running(is_soon_replaced=False) as run:
-        timed = replace(request("timed", max_tokens=1500), time_limit_s=0.15)
+        # Nobody knows how many tokens it will have: it is not refused, however fast the steps are.
+        stopping = Stopping(max_tokens=1500, stop_token_ids=NEVER)
+        timed = replace(request("timed"), stopping=stopping, time_limit_s=0.15)
         endless = run.supervisor.submit(request("endless"))
         await anext(endless)
         accepted = run.supervisor.submit(timed)
@@ -199,6 +205,14 @@ async def test_time_limits_pass_while_there_is_no_engine() -> None:
         assert finish is not None and finish.reason is Reason.DEADLINE_EXCEEDED
         assert run.supervisor.phase is EnginePhase.RESTARTING
         assert len((await collect(endless))[0]) == 399
+
+
+async def test_a_stream_of_a_refused_request_ends() -> None:
+    async with running() as run:
+        hopeless = replace(request("hopeless"), time_limit_s=-1.0)
+        with pytest.raises(RequestRefused) as caught:
+            await collect(run.supervisor.submit(hopeless))
+        assert caught.value.refusal.reason is Reason.DEADLINE_HOPELESS
 
 
 async def test_an_engine_that_ends_too_often_is_given_up() -> None:

@@ -24,11 +24,11 @@ class EngineDown(Exception):
 
 
 class TokenStream:
-    """The deltas of one submitted request: `async for delta in stream`, once it is `accepted`.
+    """The deltas of one submitted request: `async for delta in stream`.
 
-    Iteration ends after the delta that has a finish; it raises EngineDown if the request cannot go
-    on. `on_pause` is called when an engine has ended and another is to go on, `on_end` when the
-    last delta is there, or none is to come.
+    Iteration ends after the delta that has a finish; it raises RequestRefused if the request is not
+    `accepted`, and EngineDown if it cannot go on. `on_pause` is called when an engine has ended and
+    another is to go on, `on_end` when the last delta is there, or none is to come.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -46,8 +46,6 @@ class TokenStream:
         """Wait until the scheduler has accepted the request. Raises RequestRefused or
         EngineDown."""
         while not self.is_accepted:
-            if self._refusal is not None:
-                raise RequestRefused(self._refusal)
             await self._more()
 
     def __aiter__(self) -> "TokenStream":
@@ -61,7 +59,9 @@ class TokenStream:
         return self._deltas.popleft()
 
     async def _more(self) -> None:
-        """Wait until something changes. Raises EngineDown if the engine has ended."""
+        """Wait until something changes. Raises RequestRefused or EngineDown where nothing will."""
+        if self._refusal is not None:
+            raise RequestRefused(self._refusal)
         if self._down_reason is not None:
             raise EngineDown(self._down_reason)
         self._waiter = asyncio.get_running_loop().create_future()
