@@ -1,13 +1,12 @@
 """Memory that an engine maps for KV blocks while it computes no prompt."""
 
-import sys
-
 import psutil
 import pytest
 
 from quire.engine.engine import Engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.engine.test_optimizations import MODELS, PROMPT, build
+from tests.models.kv.test_pages_ahead import can_map_ahead
 
 MODEL = MODELS[1]
 
@@ -30,7 +29,7 @@ def test_answers_are_the_same_whenever_memory_is_mapped() -> None:
     assert outputs(idle) == outputs(lazy)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps pages ahead")
+@pytest.mark.skipif(not can_map_ahead(), reason="needs Linux 5.14 to map pages ahead")
 def test_an_idle_engine_maps_what_comes_next_and_no_more() -> None:
     engine = build(MODEL, kv_cache_tokens=1 << 16)[0]
     before = psutil.Process().memory_info().rss

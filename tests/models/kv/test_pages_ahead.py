@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import sys
 
 import pytest
 import torch
@@ -11,10 +10,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, page_offsets, zeros_on_touch
-from quire.models.kv.pages_ahead import AHEAD_SHARE, BUSY_SHARE, PagesAhead
+from quire.models.kv.pages_ahead import (
+    AHEAD_SHARE,
+    BUSY_SHARE,
+    MADV_POPULATE_WRITE,
+    PagesAhead,
+)
 
 PAGE = mmap.PAGESIZE
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps pages ahead")
+
+
+def can_map_ahead() -> bool:
+    """Whether the system knows the advice: Linux does, from 5.14 on."""
+    with mmap.mmap(-1, PAGE) as pages:
+        try:
+            pages.madvise(MADV_POPULATE_WRITE)
+        except (AttributeError, OSError):
+            return False
+        return True
+
+
+pytestmark = pytest.mark.skipif(not can_map_ahead(), reason="needs Linux 5.14 to map pages ahead")
 
 
 def block_tensors(num_blocks: int, block_bytes: list[int]) -> list[Tensor]:

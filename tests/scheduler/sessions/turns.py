@@ -12,7 +12,7 @@ ROOMY = replace(CONFIG, max_num_batched_tokens=1024, max_model_len=1024)
 TEXT = tuple(range(100, 116))
 NUM_OUTPUTS = 4
 OUTPUTS = (7,) * NUM_OUTPUTS
-"""What the driver's steps sample."""
+"""The token that the driver's steps sample."""
 
 
 def turn(
